@@ -1,0 +1,28 @@
+"""The command line (being grown)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+from defib.adapters import rulefiles
+from defib.engine.words import RuleError
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = sys.argv[1:] if argv is None else argv
+    if args[:2] == ["rules", "check"]:
+        t0 = time.time()
+        try:
+            loaded = rulefiles.load([Path(p) for p in args[2:]], use_cache=False)
+        except RuleError as e:
+            print(e)
+            print(f"Found {len(e.problems)} problems.")
+            return 1
+        b = loaded.book
+        n = sum(len(r.hits) + len(r.misses) for r in (*b.rules, *b.formats))
+        print(f"{len(b.rules)} rules, {len(b.formats)} formats, {n} examples hold; {sum(map(len, loaded.databases))} bytes, {time.time() - t0:.1f} s")
+        return 0
+    print("usage: defib rules check [DIR…]")
+    return 2

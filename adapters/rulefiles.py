@@ -1,0 +1,140 @@
+"""Rule folders on disk -> a proven rulebook with compiled databases, cached by content.
+
+The cache (`$XDG_CACHE_HOME/defib`, or `DEFIB_CACHE`) holds the checked rulebook and its databases under a key of rule content, Hyperscan
+version and CPU features, so a normal start reads two files and compiles nothing. A cache that cannot be written only costs time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+
+from defib.engine.rulebook import Rulebook
+from defib.engine.words import Problem, RuleError
+
+BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedRules:
+    """A rulebook that may be used: every example in it holds."""
+
+    book: Rulebook
+    databases: tuple[bytes, bytes]
+
+
+def built_in() -> Path:
+    """The folder of the shipped rules (beside this package, in a checkout or a wheel)."""
+    if BUILT_IN.is_dir() and (BUILT_IN / "classes.yaml").exists():
+        return BUILT_IN
+    import importlib.resources
+
+    return Path(str(importlib.resources.files("defib.rules")))
+
+
+def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
+    """(shown path, text) of every .yaml/.yml below the folders. Raises RuleError for folders or files that cannot be read."""
+    files: list[tuple[str, str]] = []
+    problems: list[Problem] = []
+    for folder in folders:
+        paths = [folder] if folder.is_file() else sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml"))
+        if not paths:
+            problems.append(Problem(str(folder), 1, 1, "no rule files here", "give a folder that holds .yaml files"))
+        for p in paths:
+            shown = f"rules/{p.relative_to(folder)}" if folder == built_in() else str(p)
+            try:
+                files.append((shown, p.read_text(encoding="utf-8")))
+            except (OSError, UnicodeDecodeError) as e:
+                problems.append(Problem(shown, 1, 1, f"cannot be read: {e}", "rule files are UTF-8 text"))
+    if problems:
+        raise RuleError(problems)
+    return files
+
+
+def load(extra: list[Path] | None = None, *, use_cache: bool = True) -> LoadedRules:
+    """The shipped rules plus `extra` folders. Raises RuleError with every fault, failed examples included."""
+    files = read_folders([built_in(), *(extra or [])])
+    slot = _cache_dir() / _key(files)
+    if use_cache:
+        cached = _read(slot)
+        if cached is not None:
+            return cached
+    from defib.engine import proof, rulecheck, scan
+
+    book = rulecheck.load(files)
+    databases = scan.compile_databases(book)
+    problems = proof.prove(book, databases)
+    if problems:
+        raise RuleError(problems)
+    loaded = LoadedRules(book, databases)
+    if use_cache:
+        with contextlib.suppress(OSError):
+            _write(slot, loaded)
+    return loaded
+
+
+def _cache_dir() -> Path:
+    named = os.environ.get("DEFIB_CACHE")
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "defib"
+
+
+def _key(files: list[tuple[str, str]]) -> str:
+    import hyperscan
+
+    from defib import __version__
+    from defib.engine import scan
+
+    digest = hashlib.sha256(f"{__version__}|{scan.FORMAT}|{hyperscan.__version__}|{_cpu()}".encode())
+    for path, text in sorted(files):
+        digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
+    return digest.hexdigest()
+
+
+def _cpu() -> str:
+    """What the compiled database depends on: architecture and instruction sets."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith(("flags", "Features")):
+                return hashlib.sha256(line.encode()).hexdigest()[:16]
+    except OSError:
+        pass
+    return os.uname().machine
+
+
+def _read(slot: Path) -> LoadedRules | None:
+    """A damaged or foreign cache entry is as good as none."""
+    try:
+        raw = slot.read_bytes()
+        head, body = raw[:64], raw[64:]
+        if hashlib.sha256(body).hexdigest().encode() != head:
+            return None
+        sizes_end = body.index(b"\n")
+        sizes = orjson.loads(body[:sizes_end])
+        rest = body[sizes_end + 1 :]
+        book = Rulebook.from_json(rest[: sizes[0]])
+        return LoadedRules(book, (rest[sizes[0] : sizes[0] + sizes[1]], rest[sizes[0] + sizes[1] :]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _write(slot: Path, loaded: LoadedRules) -> None:
+    slot.parent.mkdir(parents=True, exist_ok=True)
+    book = loaded.book.to_json()
+    body = orjson.dumps([len(book), *map(len, loaded.databases)]) + b"\n" + book + loaded.databases[0] + loaded.databases[1]
+    handle, name = tempfile.mkstemp(dir=slot.parent)
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(hashlib.sha256(body).hexdigest().encode() + body)
+        os.replace(name, slot)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise

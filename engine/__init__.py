@@ -1,0 +1,1 @@
+"""The engine: bytes in, verdicts out. No I/O, no clock, no threads; see `core.advance` for the one door."""

@@ -1,0 +1,127 @@
+"""Progress lines: batch + the anchors that occur in it -> PROGRESS rows, vectorized and outside the scan's callbacks.
+
+A format's anchors are plain literals; every record holding one is a candidate, and one regex per format takes the
+captures from the candidates only. A low-priority format gives way where another one reads the same record.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from defib.engine.blocks import I64, Batch
+from defib.engine.columns import SECONDS, clock_seconds, numbers, seconds_per_step, texts
+from defib.engine.rulebook import Format, Rulebook
+from defib.engine.stamps import stamps
+from defib.engine.who import Who
+from defib.engine.words import PROGRESS
+
+GENERIC_BELOW = 10  # priority
+VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
+STEP_MAX = 10**12
+
+
+class ProgressReader:
+    def __init__(self, book: Rulebook, anchors: tuple[str, ...]) -> None:
+        self._formats = book.formats
+        self._anchors = anchors
+        self._who = Who(book.prefixes)
+
+    def read(self, batch: Batch, fired: frozenset[int]) -> pa.Table:
+        """PROGRESS rows of the batch in record order."""
+        names = {self._anchors[i] for i in fired}
+        if not names or not len(batch.ends):
+            return PROGRESS.empty_table()
+        records = _records(batch)
+        masks = {a: pc.match_substring(records, pattern=a) for a in names}
+        parts: list[pl.DataFrame] = []
+        for order, fmt in enumerate(self._formats):
+            mine = [masks[a] for a in fmt.anchors if a in names]
+            if mine:
+                mask = mine[0]
+                for other in mine[1:]:
+                    mask = pc.or_(mask, other)
+                at = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+                if len(at):
+                    parts.append(self._extract(fmt, order, records.take(pa.array(at)), at))
+        parts = [p for p in parts if p.height]
+        if not parts:
+            return PROGRESS.empty_table()
+        rows = pl.concat(parts)
+        strong = rows.filter(pl.col("priority") >= GENERIC_BELOW)["record"].unique()
+        rows = rows.filter((pl.col("priority") >= GENERIC_BELOW) | ~pl.col("record").is_in(strong.implode()))
+        return _placed(batch, rows.sort("record", "order"))
+
+    def _extract(self, fmt: Format, order: int, raw: pa.Array, at: I64) -> pl.DataFrame:
+        text = texts(raw)
+        got = captures(fmt, text)
+        keep = kept(fmt, text, got)
+        rows = keep.arg_true()
+        got, text = got[rows], text.gather(rows)
+        out = typed(fmt, got).with_columns(
+            record=pl.Series(at[rows.to_numpy()], dtype=pl.Int64), order=pl.lit(order, pl.Int32),
+            format=pl.lit(fmt.id), priority=pl.lit(fmt.priority, pl.Int32), time_us=stamps(text).alias("time_us"),
+        )  # fmt: skip
+        if out["rank"].null_count():
+            out = out.with_columns(pl.coalesce(pl.col("rank"), self._who.of(text)["rank"]).alias("rank"))
+        return out
+
+
+def _records(batch: Batch) -> pa.Array:
+    """Zero-copy view of the records (each with its line feed) as an Arrow binary array."""
+    offsets = np.concatenate((np.zeros(1, np.int64), batch.ends + 1))
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)]
+    return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(batch.ends), buffers)
+
+
+def captures(fmt: Format, text: pl.Series) -> pl.DataFrame:
+    """Every capture of the format as text; the main pattern wins over `more`."""
+    got = text.str.extract_groups(fmt.pattern).struct.unnest()
+    for pattern in fmt.more:
+        extra = text.str.extract_groups(pattern).struct.unnest()
+        for c in extra.columns:
+            if c in got.columns:
+                got = got.with_columns(pl.coalesce(got[c], extra[c]).alias(c))
+            else:
+                got = got.with_columns(extra[c])
+    return got
+
+
+def kept(fmt: Format, text: pl.Series, got: pl.DataFrame) -> pl.Series:
+    """Which candidates really are lines of this format."""
+    main = [c for c in (["step"] if fmt.of is None else got.columns) if c in got.columns]
+    keep = got.select(pl.any_horizontal(pl.col(c).is_not_null() for c in main).alias("keep")).to_series()
+    for pattern in fmt.unless:
+        keep = keep & ~text.str.contains(pattern)
+    return keep
+
+
+def typed(fmt: Format, got: pl.DataFrame) -> pl.DataFrame:
+    """Captures as numbers in house units (seconds, steps)."""
+    have = set(got.columns)
+
+    def number(name: str) -> pl.Series:
+        return numbers(got[name]).alias(name) if name in have else pl.Series(name, [None] * got.height, dtype=pl.Float64)
+
+    out = pl.DataFrame([number(c) for c in VALUES])
+    for name in ("step", "total", "rank"):
+        value = number(name)
+        bounded = pl.DataFrame({"v": value}).select(pl.when(pl.col("v").is_between(0, STEP_MAX)).then(pl.col("v").round())).to_series()
+        out = out.with_columns(bounded.cast(pl.Int32 if name == "rank" else pl.Int64, strict=False).alias(name))
+    step_time = number("step_time") * SECONDS[fmt.step_time_unit]
+    if "rate" in have and "rate_unit" in have:
+        step_time = pl.DataFrame({"a": step_time, "b": seconds_per_step(got["rate"], got["rate_unit"])}).select(pl.coalesce("a", "b")).to_series()
+    elapsed = clock_seconds(got["elapsed"]) if "elapsed" in have else pl.Series([None] * got.height, dtype=pl.Float64)
+    return out.with_columns(
+        step_time_s=step_time.alias("s"), elapsed_s=elapsed.alias("e"),
+        throughput_unit=pl.when(pl.col("throughput").is_not_null()).then(pl.lit(fmt.throughput_unit, pl.String)),
+    )  # fmt: skip
+
+
+def _placed(batch: Batch, rows: pl.DataFrame) -> pa.Table:
+    records = rows["record"].to_numpy()
+    stream, offset, line = batch.place(records)
+    rows = rows.with_columns(stream=pl.Series(stream, dtype=pl.UInt32), offset=pl.Series(offset), line=pl.Series(line))
+    return rows.select(PROGRESS.names).to_arrow().cast(PROGRESS)

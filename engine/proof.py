@@ -1,0 +1,132 @@
+"""Every rule proves itself: its hits must match, its near-misses must not, through the same code that reads logs.
+
+In: a rulebook and its compiled databases. Out: one `Problem` per example that does not hold, at the example's own line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import orjson
+import polars as pl
+
+from defib.engine.blocks import Batch, Piece
+from defib.engine.progress import captures, kept
+from defib.engine.rulebook import Example, Format, Rule, Rulebook, Template
+from defib.engine.scan import Scanner
+from defib.engine.signals import SignalReader
+from defib.engine.words import Problem
+
+
+def prove(book: Rulebook, databases: tuple[bytes, bytes]) -> list[Problem]:
+    out = list(_prove_rules(book, databases))
+    for f in book.formats:
+        out += _prove_format(f)
+    for t in (*book.prefixes, *book.paths):
+        out += _prove_template(t)
+    return sorted(out, key=lambda p: (p.path, p.line, p.message))
+
+
+def _fault(owner: Any, e: Example, message: str, mend: str) -> Problem:
+    return Problem(owner.path, e.at, 1, message, mend, owner.id)
+
+
+def one_line(line: str) -> bytes:
+    """An example as one record: inner line ends would make several."""
+    return line.replace("\r", " ").replace("\n", " ").encode()
+
+
+def _prove_rules(book: Rulebook, databases: tuple[bytes, bytes]) -> Iterator[Problem]:
+    cases = [(r, e, want) for r in book.rules for want, es in ((True, r.hits), (False, r.misses)) for e in es]
+    if not cases:
+        return
+    batch = Batch()
+    batch.add(Piece(0, 0, 1, b"".join(one_line(e.line) + b"\n" for _, e, _ in cases)))
+    scanner = Scanner(book, databases)
+    hits = scanner.scan(batch)
+    fired: list[set[int]] = [set() for _ in cases]
+    got: dict[tuple[int, str], dict[str, str]] = {}
+    table = SignalReader(book).read(batch, hits).to_pylist()
+    for rule, record, row in zip(hits.rule, hits.record, table, strict=True):
+        fired[record].add(int(rule))
+        named = {k: str(row[k]) for k in ("rank", "local_rank", "node") if row[k] is not None}
+        got[int(record), row["rule"]] = {**named, **orjson.loads(row["fields"])}
+    number = {r.id: i for i, r in enumerate(book.rules)}
+    every = np.arange(len(cases))
+    veto_rule, veto_record, benign = scanner.vetoes(batch, every)
+    muted: dict[int, set[int]] = {}
+    for rule, record in zip(veto_rule[benign], veto_record[benign], strict=True):
+        muted.setdefault(int(record), set()).add(int(rule))
+    for n, (r, e, want) in enumerate(cases):
+        index = number[r.id]
+        if r.status == "retired":
+            continue
+        if r.role == "benign":
+            is_hit = index in muted.get(n, ())
+        elif r.kind == "banner":
+            is_hit = index in scanner.banners_in(one_line(e.line) + b"\n")
+        else:
+            is_hit = index in fired[n]
+        yield from _judge(book, r, e, want, is_hit, fired[n], got.get((n, r.id), {}), muted.get(n, set()))
+
+
+def _judge(
+    book: Rulebook, r: Rule, e: Example, want: bool, is_hit: bool, fired: set[int], got: dict[str, str], muted: set[int]
+) -> Iterator[Problem]:
+    if not want:
+        if is_hit:
+            yield _fault(r, e, f"near-miss matches: {e.line[:120]}", "make the pattern narrower, or add 'unless'")
+        return
+    if not is_hit:
+        by = ", ".join(sorted(book.rules[i].id for i in muted))
+        mend = f"muted by {by}: narrow that rule or this line" if by else "mend the pattern (or 'unless'), or the example"
+        yield _fault(r, e, f"example does not match: {e.line[:120]}", mend)
+        return
+    for name, value in e.fields.items():
+        if got.get(name) != value:
+            yield _fault(r, e, f"capture '{name}' is {got.get(name)!r}, expected {value!r}", "mend 'extract', or the expected value")
+    if r.role == "benign" or r.kind == "banner":
+        return
+    for i in sorted(fired):
+        other = book.rules[i]
+        if other.id != r.id and other.kind == "signature" and not (other.generic or r.generic) and other.id not in e.also and r.kind == "signature":
+            yield _fault(r, e, f"{other.id} fires on this line too", f"narrow one of the two, or say 'also: [{other.id}]'")
+
+
+def _prove_format(f: Format) -> Iterator[Problem]:
+    for want, examples in ((True, f.hits), (False, f.misses)):
+        if not examples:
+            continue
+        text = pl.Series([one_line(e.line).decode() for e in examples])
+        got = captures(f, text)
+        keep = kept(f, text, got)
+        for i, e in enumerate(examples):
+            anchored = any(a in e.line for a in f.anchors)
+            is_hit = anchored and bool(keep[i])
+            if want and not is_hit:
+                mend = "mend the pattern or 'unless'" if anchored else f"no anchor of {list(f.anchors)} is in the line"
+                yield _fault(f, e, f"example does not match: {e.line[:120]}", mend)
+            elif not want and is_hit:
+                yield _fault(f, e, f"near-miss matches: {e.line[:120]}", "make the pattern narrower, or add 'unless'")
+            elif want:
+                for name, value in e.fields.items():
+                    found = got[name][i] if name in got.columns else None
+                    if found != value:
+                        yield _fault(f, e, f"capture '{name}' is {found!r}, expected {value!r}", "mend the pattern, or the expected value")
+
+
+def _prove_template(t: Template) -> Iterator[Problem]:
+    for want, examples in ((True, t.hits), (False, t.misses)):
+        for e in examples:
+            text = pl.Series([e.line])
+            is_hit = bool(text.str.contains(t.pattern)[0])
+            if want != is_hit:
+                what = "example does not match" if want else "near-miss matches"
+                yield _fault(t, e, f"{what}: {e.line[:120]}", "mend the pattern")
+            elif want:
+                found = text.str.extract_groups(t.pattern).struct.unnest().row(0, named=True)
+                for name, value in e.fields.items():
+                    if found.get(name) != value:
+                        yield _fault(t, e, f"capture '{name}' is {found.get(name)!r}, expected {value!r}", "mend the pattern, or the expected value")

@@ -1,0 +1,196 @@
+"""Rulebook -> Hyperscan databases; a batch -> which rules hit which records.
+
+Two databases. *finders* holds every signature, phase and banner pattern and every progress anchor; it sees all bytes once. *vetoes*
+holds `unless` patterns and benign rules; it sees only records a finder hit, so lines that merely look alarming cost nothing on
+healthy logs. Banners and anchors report once per scan (SINGLEMATCH): a callback per progress line would cost more than the scan.
+
+Hyperscan reports match ends only, so a match must lie within one record; `confine` rewrites every construct that could
+cross a line feed (`\\s`, `\\W`, `\\D`, negated classes).
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from dataclasses import dataclass
+
+import hyperscan as hs
+import numpy as np
+import numpy.typing as npt
+
+from defib.engine.blocks import I64, Batch
+from defib.engine.rulebook import Rulebook
+
+FORMAT = 3  # of the compiled databases; part of the cache key
+MULTILINE = hs.HS_FLAG_MULTILINE
+ONCE = hs.HS_FLAG_MULTILINE | hs.HS_FLAG_SINGLEMATCH
+
+_IN_CLASS = {"s": r" \t\r\f\v", "D": r"\x00-\x09\x0b-\x2f\x3a-\xff", "W": r"\x00-\x09\x0b-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\xff"}
+_OUTSIDE = {"s": r"[ \t\r\f\v]", "D": r"[^0-9\n]", "W": r"[^0-9A-Za-z_\n]"}
+
+
+def confine(pattern: str) -> str:
+    """The same pattern, unable to match across a line feed."""
+    out: list[str] = []
+    i, inside = 0, False
+    while i < len(pattern):
+        c = pattern[i]
+        if c == "\\" and i + 1 < len(pattern):
+            nxt = pattern[i + 1]
+            out.append((_IN_CLASS if inside else _OUTSIDE).get(nxt, c + nxt))
+            i += 2
+            continue
+        if not inside and c == "[":
+            inside = True
+            negated = pattern[i + 1 : i + 2] == "^"
+            out.append("[^\\n" if negated else "[")
+            i += 2 if negated else 1
+            if pattern[i : i + 1] == "]":  # a leading ] is a member, not the end
+                out.append("\\]")
+                i += 1
+            continue
+        if inside and c == "[" and pattern[i : i + 2] == "[:":
+            end = pattern.find(":]", i)
+            out.append(pattern[i : end + 2])
+            i = end + 2
+            continue
+        if inside and c == "]":
+            inside = False
+        out.append(c)
+        i += 1
+    return "".join(out)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Which expression stands for what. Codes index `rules`, `anchors` or `banners` of the same rulebook."""
+
+    finders: tuple[tuple[str, str, int], ...]  # (expression, "rule" | "banner" | "anchor", index)
+    vetoes: tuple[tuple[str, str, int], ...]  # (expression, "unless" | "benign", rule index)
+    anchors: tuple[str, ...]
+
+
+def plan(book: Rulebook) -> Plan:
+    finders: list[tuple[str, str, int]] = []
+    vetoes: list[tuple[str, str, int]] = []
+    for i, r in enumerate(book.rules):
+        if r.status == "retired":
+            continue
+        if r.role == "benign":
+            vetoes += [(p, "benign", i) for p in r.patterns]
+            continue
+        finders += [(p, "banner" if r.kind == "banner" else "rule", i) for p in r.patterns]
+        vetoes += [(p, "unless", i) for p in r.unless]
+    anchors = sorted({a for f in book.formats for a in f.anchors})
+    finders += [(re.escape(a), "anchor", k) for k, a in enumerate(anchors)]
+    return Plan(tuple(finders), tuple(vetoes), tuple(anchors))
+
+
+def compile_databases(book: Rulebook) -> tuple[bytes, bytes]:
+    """Serialized (finders, vetoes). Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, Hyperscan version and CPU."""
+    p = plan(book)
+    return _compile(p.finders), _compile(p.vetoes)
+
+
+def _compile(entries: tuple[tuple[str, str, int], ...]) -> bytes:
+    if not entries:
+        return b""
+    db = hs.Database(mode=hs.HS_MODE_BLOCK)
+    db.compile(
+        expressions=[confine(e).encode() for e, _, _ in entries],
+        ids=list(range(len(entries))),
+        elements=len(entries),
+        flags=[MULTILINE if kind not in ("banner", "anchor") else ONCE for _, kind, _ in entries],
+    )
+    return bytes(hs.dumpb(db))
+
+
+@dataclass(frozen=True, slots=True)
+class Hits:
+    """rule[i] hit record[i]; sorted by record, then rule; each pair once. anchors, banners: indices that occur in the batch."""
+
+    rule: I64
+    record: I64
+    anchors: frozenset[int]
+    banners: frozenset[int]
+
+
+class Scanner:
+    """Holds the loaded databases and their scratch space; one per thread or process."""
+
+    def __init__(self, book: Rulebook, databases: tuple[bytes, bytes]) -> None:
+        self.book = book
+        self.plan = plan(book)
+        self._finders = _load(databases[0])
+        self._vetoes = _load(databases[1])
+        kinds = {"rule": 0, "banner": 1, "anchor": 2}
+        self._kind = np.array([kinds[k] for _, k, _ in self.plan.finders], np.int64)
+        self._code = np.array([i for _, _, i in self.plan.finders], np.int64)
+        self._veto_benign = np.array([k == "benign" for _, k, _ in self.plan.vetoes], bool)
+        self._veto_code = np.array([i for _, _, i in self.plan.vetoes], np.int64)
+
+    def scan(self, batch: Batch) -> Hits:
+        """One pass over the batch, vetoes applied."""
+        ids, ends = _scan(self._finders, batch.buffer)
+        kind, code = self._kind[ids], self._code[ids]
+        signature = kind == 0
+        rule, record = code[signature], np.empty(0, np.int64)
+        if len(rule):
+            record = np.searchsorted(batch.ends, ends[signature] - 1)
+            pairs = np.unique(record * (len(self.book.rules) + 1) + rule)
+            record, rule = pairs // (len(self.book.rules) + 1), pairs % (len(self.book.rules) + 1)
+            rule, record = self._spare(batch, rule, record)
+        anchors = frozenset(int(i) for i in np.unique(code[kind == 2]))
+        banners = frozenset(int(i) for i in np.unique(code[kind == 1]))
+        return Hits(rule, record, anchors, banners)
+
+    def _spare(self, batch: Batch, rule: I64, record: I64) -> tuple[I64, I64]:
+        """Drop hits that an `unless` of their rule or a benign rule speaks against."""
+        veto_rule, veto_record, benign = self.vetoes(batch, np.unique(record))
+        if not len(veto_rule):
+            return rule, record
+        muted = np.isin(record, veto_record[benign])
+        width = len(self.book.rules) + 1
+        unless = np.isin(record * width + rule, veto_record[~benign] * width + veto_rule[~benign])
+        keep = ~(muted | unless)
+        return rule[keep], record[keep]
+
+    def vetoes(self, batch: Batch, records: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
+        """(rule, record, is benign) of every veto pattern that matches one of the records."""
+        if self._vetoes is None or not len(records):
+            empty = np.empty(0, np.int64)
+            return empty, empty, np.empty(0, bool)
+        texts = [batch.text(r) for r in records]
+        ids, ends = _scan(self._vetoes, b"\n".join(texts) + b"\n")
+        stops = np.cumsum([len(t) + 1 for t in texts]) - 1
+        hit = records[np.searchsorted(stops, ends - 1)] if len(ids) else np.empty(0, np.int64)
+        return self._veto_code[ids], hit, self._veto_benign[ids]
+
+    def banners_in(self, text: bytes) -> frozenset[int]:
+        """Rule indices of the banners in one stream's part of a batch."""
+        ids, _ = _scan(self._finders, text)
+        return frozenset(int(i) for i in np.unique(self._code[ids][self._kind[ids] == 1]))
+
+
+def _load(serialized: bytes) -> hs.Database | None:
+    if not serialized:
+        return None
+    db = hs.loadb(serialized, hs.HS_MODE_BLOCK)
+    db.scratch = hs.Scratch(db)
+    return db
+
+
+def _scan(db: hs.Database | None, text: bytes) -> tuple[I64, I64]:
+    """(expression ids, match ends). Buffers of 4 GiB and more are refused: the binding would cut them silently."""
+    if db is None or not text:
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
+    ids, ends = array("q"), array("q")
+    add_id, add_end = ids.append, ends.append
+
+    def found(code: int, _start: int, end: int, _flags: int, _context: object) -> None:
+        add_id(code)
+        add_end(end)
+
+    db.scan(text, match_event_handler=found)
+    return np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), np.frombuffer(ends, np.int64) if ends else np.empty(0, np.int64)

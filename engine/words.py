@@ -1,0 +1,217 @@
+"""The vocabulary: every type and Arrow schema that crosses a wall.
+
+Times are microseconds UTC as `int` (`_us`), durations seconds as `float` (`_s`), offsets bytes, lines 1-based.
+Unknown is None, never an invented value. Nothing here computes more than a property.
+
+Errors form one tree: DefibError > ConfigError(problems), RuleError(problems), SourceError, StoreError.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NewType
+
+import pyarrow as pa
+
+RuleId = NewType("RuleId", str)
+StreamNo = NewType("StreamNo", int)  # index of a stream within one run of the engine
+
+ROLES = ("root", "candidate", "cascade", "confirm", "locator", "lifecycle", "wrapper", "benign")
+DOMAINS = ("user", "framework", "data", "gpu", "node", "network", "storage", "scheduler", "unknown")
+MARKS = (
+    "start", "restart", "completed", "ok-exit", "exit", "teardown",
+    "cancelled", "preempted", "time-limit", "requeued", "node-failure",
+)  # fmt: skip
+LIFECYCLE_MARKS = ("cancelled", "preempted", "time-limit", "requeued", "node-failure")
+VERDICTS = (
+    "completed", "crashed", "cancelled", "preempted", "time-limit", "stalled", "running-at-end", "unknown",
+)  # fmt: skip
+CONFIDENCES = ("certain", "likely", "possible", "unknown")
+PHASES = ("startup", "compile", "resume", "evaluation", "checkpoint", "data", "ending")
+
+TEXT_BYTES_MAX = 1024  # of a line kept as evidence
+
+# One row per (rule, record) of a batch.
+HITS = pa.schema([("rule", pa.uint16()), ("record", pa.uint32())])
+
+# One row per claim a line makes. `fields` is a JSON object of the captures that have no column of their own.
+SIGNALS = pa.schema(
+    [
+        ("stream", pa.uint32()), ("offset", pa.int64()), ("line", pa.int64()), ("rule", pa.string()),
+        ("time_us", pa.int64()), ("rank", pa.int32()), ("local_rank", pa.int32()), ("node", pa.string()),
+        ("fields", pa.string()), ("text", pa.string()),
+    ]
+)  # fmt: skip
+
+# One row per progress line. step_time_s seconds per step; throughput in throughput_unit; tflops TFLOP/s per GPU.
+PROGRESS = pa.schema(
+    [
+        ("stream", pa.uint32()), ("offset", pa.int64()), ("line", pa.int64()), ("format", pa.string()),
+        ("time_us", pa.int64()), ("rank", pa.int32()), ("step", pa.int64()), ("total", pa.int64()),
+        ("step_time_s", pa.float64()), ("elapsed_s", pa.float64()), ("throughput", pa.float64()),
+        ("throughput_unit", pa.string()), ("tflops", pa.float64()), ("loss", pa.float64()),
+        ("grad_norm", pa.float64()), ("epoch", pa.float64()), ("samples", pa.float64()), ("tokens", pa.float64()),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A fault in a person's input: where it is, what is wrong and how to mend it. Prints as `path:line:col: message`."""
+
+    path: str
+    line: int
+    column: int
+    message: str
+    mend: str = ""
+    rule: str = ""
+
+    def __str__(self) -> str:
+        about = f"{self.rule}: " if self.rule else ""
+        mend = f"\n    mend: {self.mend}" if self.mend else ""
+        return f"{self.path}:{self.line}:{self.column}: {about}{self.message}{mend}"
+
+
+class DefibError(Exception):
+    """Root of every error a caller may want to catch."""
+
+
+class ProblemsError(DefibError):
+    """Carries every fault found in one input, not just the first."""
+
+    def __init__(self, problems: list[Problem]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(str(p) for p in problems))
+
+
+class RuleError(ProblemsError):
+    """The rulebook does not load."""
+
+
+class SourceError(DefibError):
+    """A log could not be read; the rest goes on."""
+
+
+class StoreError(DefibError):
+    """The history could not be opened or written."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """What offline identity rests on: cluster, job id and array task where a path or a caller tells them, else the place of the log.
+
+    place: directory + stem shared by the files of one job; "" when job_id is known.
+    """
+
+    cluster: str | None = None
+    job_id: str | None = None
+    array_task: str | None = None
+    submit_time_us: int | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamId:
+    """One log as it was read. generation counts truncations and replacements of the path (0 offline)."""
+
+    path: str
+    generation: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """What path and caller say about a stream before its first byte."""
+
+    job: JobKey
+    job_name: str | None = None
+    node: str | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    restart_count: int | None = None
+    attempt: int | None = None  # e.g. torchrun's attempt_N directory
+    channel: str | None = None  # out | err
+
+
+@dataclass(frozen=True, slots=True)
+class Signal:
+    """A claim a line makes, with the place where anyone can check it."""
+
+    rule: RuleId
+    stream: StreamNo
+    offset: int
+    line: int
+    text: str
+    time_us: int | None = None
+    rank: int | None = None
+    local_rank: int | None = None
+    node: str | None = None
+    fields: dict[str, str] = field(default_factory=dict)
+    # resolved from rule (or its table) so that folds need no rulebook
+    role: str = "confirm"
+    klass: str | None = None
+    domain: str = "unknown"
+    mark: str | None = None
+    generic: bool = False
+    title: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """The first cause of an attempt's end as far as its logs tell."""
+
+    signal: Signal
+    klass: str
+    domain: str
+    confidence: str
+    because: str  # one plain sentence
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressSummary:
+    """Steps an attempt printed. median_step_s has a relative error of at most 0.05 %."""
+
+    format: str
+    framework: str
+    first_step: int | None
+    last_step: int | None
+    total_steps: int | None
+    points: int
+    median_step_s: float | None
+    p90_step_s: float | None
+    throughput: float | None
+    throughput_unit: str | None
+    clock: str  # event | step | none
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """A line kept because it tells something: why (cause, cascade, exit, lifecycle, background, tail) and where."""
+
+    why: str
+    signal: Signal
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptVerdict:
+    """The story of one attempt; the row of `attempts` and the object of `replay --jsonl`."""
+
+    attempt_id: str
+    job: JobKey
+    job_name: str | None
+    restart_count: int | None
+    index: int
+    streams: tuple[StreamNo, ...]
+    framework: str | None
+    verdict: str
+    klass: str | None
+    cause: Cause | None
+    cascades: int
+    progress: ProgressSummary | None
+    clock: str
+    notes: tuple[str, ...]
+    evidence: tuple[Evidence, ...]
+    first_us: int | None
+    last_us: int | None
+    first_line: dict[StreamNo, int] = field(default_factory=dict)
+    last_line: dict[StreamNo, int] = field(default_factory=dict)
