@@ -21,7 +21,7 @@ import numpy.typing as npt
 from defib.engine.blocks import I64, Batch
 from defib.engine.rulebook import Rulebook
 
-FORMAT = 3  # of the compiled databases; part of the cache key
+FORMAT = 4  # of the compiled databases; part of the cache key
 MULTILINE = hs.HS_FLAG_MULTILINE
 ONCE = hs.HS_FLAG_MULTILINE | hs.HS_FLAG_SINGLEMATCH
 
@@ -76,11 +76,11 @@ def plan(book: Rulebook) -> Plan:
     for i, r in enumerate(book.rules):
         if r.status == "retired":
             continue
+        vetoes += [(p, "unless", i) for p in r.unless]
         if r.role == "benign":
             vetoes += [(p, "benign", i) for p in r.patterns]
-            continue
-        finders += [(p, "banner" if r.kind == "banner" else "rule", i) for p in r.patterns]
-        vetoes += [(p, "unless", i) for p in r.unless]
+        else:
+            finders += [(p, "banner" if r.kind == "banner" else "rule", i) for p in r.patterns]
     anchors = sorted({a for f in book.formats for a in f.anchors})
     finders += [(re.escape(a), "anchor", k) for k, a in enumerate(anchors)]
     return Plan(tuple(finders), tuple(vetoes), tuple(anchors))
@@ -137,7 +137,7 @@ class Scanner:
         rule, record = code[signature], np.empty(0, np.int64)
         if len(rule):
             record = np.searchsorted(batch.ends, ends[signature] - 1)
-            pairs = np.unique(record * (len(self.book.rules) + 1) + rule)
+            pairs = np.unique(self._pair(record, rule))
             record, rule = pairs // (len(self.book.rules) + 1), pairs % (len(self.book.rules) + 1)
             rule, record = self._spare(batch, rule, record)
         anchors = frozenset(int(i) for i in np.unique(code[kind == 2]))
@@ -150,13 +150,14 @@ class Scanner:
         if not len(veto_rule):
             return rule, record
         muted = np.isin(record, veto_record[benign])
-        width = len(self.book.rules) + 1
-        unless = np.isin(record * width + rule, veto_record[~benign] * width + veto_rule[~benign])
-        keep = ~(muted | unless)
+        keep = ~(muted | np.isin(self._pair(record, rule), self._pair(veto_record[~benign], veto_rule[~benign])))
         return rule[keep], record[keep]
 
+    def _pair(self, record: I64, rule: I64) -> I64:
+        return record * (len(self.book.rules) + 1) + rule
+
     def vetoes(self, batch: Batch, records: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
-        """(rule, record, is benign) of every veto pattern that matches one of the records."""
+        """(rule, record, is benign) of every veto that holds on one of the records; a benign rule's own `unless` is applied."""
         if self._vetoes is None or not len(records):
             empty = np.empty(0, np.int64)
             return empty, empty, np.empty(0, bool)
@@ -164,7 +165,9 @@ class Scanner:
         ids, ends = _scan(self._vetoes, b"\n".join(texts) + b"\n")
         stops = np.cumsum([len(t) + 1 for t in texts]) - 1
         hit = records[np.searchsorted(stops, ends - 1)] if len(ids) else np.empty(0, np.int64)
-        return self._veto_code[ids], hit, self._veto_benign[ids]
+        rule, benign = self._veto_code[ids], self._veto_benign[ids]
+        spared = benign & np.isin(self._pair(hit, rule), self._pair(hit[~benign], rule[~benign]))
+        return rule[~spared], hit[~spared], benign[~spared]
 
     def banners_in(self, text: bytes) -> frozenset[int]:
         """Rule indices of the banners in one stream's part of a batch."""

@@ -1,0 +1,200 @@
+"""Finished logs as a `Source`: files, directories, .gz and .zst, each read once from start to end.
+
+Only regular files are opened (never a FIFO, socket or device); directories are walked without entering one twice, so link loops end.
+A file that cannot be read is remembered in `unread` and the rest goes on. Jobs come one after another, so what the engine holds at
+a time is one job, and memory does not depend on file sizes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import os
+import stat
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO, cast
+
+import zstandard
+
+from defib.engine.identity import Known, facts
+from defib.engine.ports import Closed, Data, JobClosed, Opened, SourceItem
+from defib.engine.rulebook import Template
+from defib.engine.words import JobKey, StreamFacts, StreamId
+
+BLOCK_BYTES = 1024 * 1024
+SNIFF_BYTES = 8192
+NOT_LOGS = frozenset(
+    ".py .pyc .ipynb .json .jsonl .yaml .yml .toml .cfg .ini .sh .md .rst .html .css .js .csv .tsv .parquet .arrow .feather "
+    ".pt .pth .bin .ckpt .safetensors .npy .npz .h5 .hdf5 .pkl .pickle .onnx .idx .tar .zip .whl .so .o .a .duckdb .db .sqlite "
+    ".png .jpg .jpeg .gif .svg .pdf .lock".split()
+)  # fmt: skip
+MAGIC = (b"\x7fELF", b"PK\x03\x04", b"\x89PNG", b"\x89HDF", b"%PDF", b"\x93NUMPY", b"PAR1", b"SQLite format", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"BZh", b"\xfd7zXZ")
+GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+CONTROL = bytes(set(range(1, 32)) - {8, 9, 10, 11, 12, 13, 27})
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A path that was not read, or not to its end, and why."""
+
+    path: str
+    why: str
+    refused: bool = True  # the system refused it (as against: it is not a log)
+
+
+@dataclass(slots=True)
+class LogFile:
+    path: str  # as the system knows it
+    shown: str  # absolute, printable
+    size: int
+    named: bool  # given by name, not found in a directory
+
+
+def shown(path: str) -> str:
+    """An absolute path as text: bytes that are not UTF-8 are written as escapes."""
+    return os.fsencode(os.path.abspath(path)).decode("utf-8", "backslashreplace")
+
+
+@dataclass(slots=True)
+class Archive:
+    """A `Source` over paths. `unread` is complete once the source is done."""
+
+    paths: list[str]
+    templates: tuple[Template, ...]
+    known: Known = field(default_factory=Known)
+    block_bytes: int = BLOCK_BYTES
+    unread: list[Unread] = field(default_factory=list)
+    files: list[LogFile] = field(default_factory=list)
+    _items: Iterator[SourceItem] | None = None
+
+    def open(self) -> None:
+        """Find the files. Their sizes are known after this, for showing progress."""
+        seen_files: set[tuple[int, int]] = set()
+        seen_folders: set[tuple[int, int]] = set()
+        for path in self.paths:
+            for file in self._find(path, True, seen_files, seen_folders):
+                self.files.append(file)
+        self.files.sort(key=lambda f: f.shown)
+        self._items = self._read_all()
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(f.size for f in self.files)
+
+    def poll(self) -> list[SourceItem] | None:
+        if self._items is None:
+            self.open()
+        item = next(cast("Iterator[SourceItem]", self._items), None)
+        return None if item is None else [item]
+
+    def close(self) -> None:
+        self._items = iter(())
+
+    def _find(self, path: str, named: bool, files: set[tuple[int, int]], folders: set[tuple[int, int]]) -> Iterator[LogFile]:
+        try:
+            info = os.stat(path)
+        except OSError as e:
+            self.unread.append(Unread(shown(path), _why(e)))
+            return
+        identity = (info.st_dev, info.st_ino)
+        if stat.S_ISDIR(info.st_mode):
+            if identity in folders:
+                return
+            folders.add(identity)
+            try:
+                names = sorted(os.listdir(path))
+            except OSError as e:
+                self.unread.append(Unread(shown(path), _why(e)))
+                return
+            for name in names:
+                if not name.startswith("."):
+                    yield from self._find(os.path.join(path, name), False, files, folders)
+        elif not stat.S_ISREG(info.st_mode):
+            if named:
+                self.unread.append(Unread(shown(path), "not a regular file"))
+        elif identity not in files and (named or os.path.splitext(path)[1].lower() not in NOT_LOGS):
+            files.add(identity)
+            yield LogFile(path, shown(path), info.st_size, named)
+
+    def _read_all(self) -> Iterator[SourceItem]:
+        told = facts([f.shown for f in self.files], self.templates, self.known)
+        jobs: dict[JobKey, list[tuple[LogFile, StreamFacts]]] = {}
+        for file, fact in zip(self.files, told, strict=True):
+            jobs.setdefault(fact.job, []).append((file, fact))
+        number = 0
+        for job, members in jobs.items():
+            opened = 0
+            for file, fact in members:
+                for item in self._read(number, file, fact):
+                    opened += isinstance(item, Opened)
+                    yield item
+                number += 1
+            if opened:
+                yield JobClosed(job)
+
+    def _read(self, number: int, file: LogFile, fact: StreamFacts) -> Iterator[SourceItem]:
+        try:
+            raw = _open_regular(file.path)
+        except OSError as e:
+            self.unread.append(Unread(file.shown, _why(e)))
+            return
+        with raw:
+            try:
+                head = raw.read(SNIFF_BYTES)
+                raw.seek(0)
+            except OSError as e:
+                self.unread.append(Unread(file.shown, _why(e)))
+                return
+            packed = head.startswith((GZIP, ZSTD))
+            if not packed and is_binary(head):
+                self.unread.append(Unread(file.shown, "looks binary, not a log", refused=False))
+                return
+            yield Opened(number, StreamId(file.shown), fact, file.size)
+            note = "empty file" if not head else None
+            try:
+                for block, read in _blocks(raw, head, self.block_bytes):
+                    yield Data(number, block, read)
+            except (OSError, EOFError, zlib.error, zstandard.ZstdError) as e:
+                note = f"read to where it broke: {_why(e)}"
+                self.unread.append(Unread(file.shown, note))
+            yield Closed(number, note)
+
+
+def is_binary(head: bytes) -> bool:
+    """Known magic numbers, or many control bytes among those that are not NUL."""
+    if head.startswith(MAGIC):
+        return True
+    rest = head.translate(None, b"\0")
+    return bool(rest) and len(rest) - len(rest.translate(None, CONTROL)) > len(rest) // 20
+
+
+def _open_regular(path: str) -> BinaryIO:
+    """Open without blocking on a FIFO that took the file's place; refuse anything but a regular file."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError("not a regular file")
+    with contextlib.suppress(AttributeError, OSError):
+        os.posix_fadvise(handle, 0, 0, os.POSIX_FADV_SEQUENTIAL)
+    return cast("BinaryIO", os.fdopen(handle, "rb", buffering=0))
+
+
+def _blocks(raw: BinaryIO, head: bytes, size: int) -> Iterator[tuple[bytes, int]]:
+    """(bytes, how far the file itself was read for them)."""
+    if head.startswith(GZIP):
+        stream: BinaryIO = cast("BinaryIO", gzip.GzipFile(fileobj=raw, mode="rb"))
+    elif head.startswith(ZSTD):
+        stream = cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+    else:
+        stream = raw
+    at = 0
+    while block := stream.read(size):
+        now = raw.tell()
+        yield block, now - at
+        at = now
+
+
+def _why(e: BaseException) -> str:
+    return (e.strerror or str(e)) if isinstance(e, OSError) else (str(e) or type(e).__name__)

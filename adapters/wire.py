@@ -1,0 +1,105 @@
+"""The composition root: options -> assembled parts. Nothing else knows which adapter is used for what."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from defib.adapters import rulefiles
+from defib.engine.identity import Known
+
+if TYPE_CHECKING:
+    from defib.adapters.archive import Unread
+    from defib.engine.words import AttemptVerdict
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayOptions:
+    paths: list[str]
+    db: str
+    rules: list[Path] = field(default_factory=list)
+    cluster: str | None = None
+    block_bytes: int = 1024 * 1024
+    batch_bytes: int = 4 * 1024 * 1024
+    verify: bool = False
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a replay found. interrupted: Ctrl-C came; whole jobs up to then are kept."""
+
+    attempts: int = 0
+    files: int = 0
+    bytes_read: int = 0
+    unread: list[Unread] = field(default_factory=list)
+    interrupted: bool = False
+    verdicts: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Fan:
+    """Effects go to every sink; judged attempts also to a callback with their streams' paths."""
+
+    sinks: list[Any]
+    tell: Callable[[AttemptVerdict, dict[int, str]], None]
+    paths: dict[int, str] = field(default_factory=dict)
+
+    def apply(self, effects: list[object]) -> None:
+        from defib.engine.core import JobJudged, StreamSeen
+
+        for sink in self.sinks:
+            sink.apply(effects)
+        for e in effects:
+            if isinstance(e, StreamSeen):
+                self.paths[e.stream] = e.id.path
+            elif isinstance(e, JobJudged):
+                for a in e.attempts:
+                    self.tell(a, self.paths)
+                for n in {n for a in e.attempts for n in a.streams}:
+                    del self.paths[n]
+
+
+def replay(
+    options: ReplayOptions,
+    tell: Callable[[AttemptVerdict, dict[int, str]], None],
+    progress: Callable[[int, int], None] | None = None,
+) -> Outcome:
+    """Read finished logs into a history. tell: each judged attempt; progress: (bytes read, bytes in all).
+
+    Raises RuleError, StoreError. Unreadable inputs end up in the outcome.
+    """
+    from defib.adapters.archive import Archive
+    from defib.adapters.duck import DuckStore
+    from defib.engine.core import State
+    from defib.engine.drive import Drive
+    from defib.engine.observe import Observer
+
+    loaded = rulefiles.load(options.rules)
+    source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
+    source.open()
+    outcome = Outcome(files=len(source.files), unread=source.unread)
+    store = DuckStore(options.db, loaded.book)
+
+    def told(a: AttemptVerdict, paths: dict[int, str]) -> None:
+        outcome.attempts += 1
+        outcome.verdicts[a.verdict] = outcome.verdicts.get(a.verdict, 0) + 1
+        tell(a, paths)
+
+    def read(_stream: int, n: int) -> None:
+        outcome.bytes_read += n
+        if progress is not None:
+            progress(outcome.bytes_read, source.total_bytes)
+
+    drive = Drive(Observer(loaded.book, loaded.databases), State(loaded.book), Fan([store], told), options.batch_bytes, read, options.verify)
+    try:
+        drive.run(source)
+    except KeyboardInterrupt:
+        outcome.interrupted = True
+        source.close()
+    finally:
+        finished = sys.exc_info()[0] is None and not outcome.interrupted
+        store.close(finished=finished)
+    return outcome

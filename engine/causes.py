@@ -1,0 +1,277 @@
+"""One attempt's traces -> its verdict, its first cause, and how sure we are.
+
+The ordering follows the rules collected from published practice (Meta's RSC study arXiv 2410.21680, NVIDIA's restart agent, Aegis,
+LogSage; see README "How a cause is chosen"):
+
+1. An error followed by progress is background. 2. A planned end makes what follows teardown. 3. The scheduler's or a
+person's act explains every later error. 4. Among what is left the earliest counts; within a band where order means nothing
+(clock skew, interleaved writers) the stronger kind of evidence wins. 5. Timeouts and socket errors are symptoms, used only
+when nothing better is there. 6. Nothing is said that no line supports: `unknown` and null are answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from defib.engine.rulebook import Rulebook
+from defib.engine.trace import Trace
+from defib.engine.words import LIFECYCLE_MARKS, Cause, Evidence, Signal
+
+SKEW_US = 2_000_000  # clocks of nodes within this are taken as equal
+BAND_LINES = 40  # interleaved writers: order within so many lines means nothing
+NEAR_END_LINES = 120  # a log that stops so soon after trouble stopped because of it
+EVIDENCE_MAX = 40
+CLAIMS = ("root", "candidate")
+LIFECYCLE_RANK = ("node-failure", "preempted", "time-limit", "requeued", "cancelled")
+LIFECYCLE_CLASS = {
+    "node-failure": "node-lost", "preempted": "preempted", "time-limit": "time-limit",
+    "requeued": "requeued", "cancelled": "cancelled",
+}  # fmt: skip
+HARD = ("gpu", "node", "network", "storage")
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    verdict: str
+    klass: str | None
+    cause: Cause | None
+    cascades: int
+    evidence: tuple[Evidence, ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Case:
+    """The traces of one attempt with the questions the ordering asks of them."""
+
+    traces: Sequence[Trace]
+    book: Rulebook
+    notes: list[str] = field(default_factory=list)
+
+    def trace_of(self, s: Signal) -> Trace:
+        return next(t for t in self.traces if t.stream == s.stream and t.begin_offset <= s.offset <= max(t.end_offset, s.offset))
+
+    def signals(self) -> list[Signal]:
+        return [s for t in self.traces for s in t.kept]
+
+    def progressed_after(self, s: Signal) -> bool:
+        """Training moved on after this line: in the same stream by place, in another one by time."""
+        for t in self.traces:
+            if t.progress is None:
+                continue
+            if t.stream == s.stream:
+                if t.progress.offset > s.offset:
+                    return True
+            elif s.time_us is not None and t.progress.time_us is not None and t.progress.time_us > s.time_us + SKEW_US:
+                return True
+        return False
+
+    def precedes(self, a: Signal, b: Signal) -> bool | None:
+        """a before b; None where nothing tells."""
+        if a.stream == b.stream:
+            return a.offset < b.offset
+        if a.time_us is not None and b.time_us is not None:
+            return a.time_us < b.time_us
+        return None
+
+    def last_of(self, marks: Iterable[str]) -> list[Signal]:
+        wanted = set(marks)
+        return [s for t in self.traces for s in t.last_by_rule.values() if s.mark in wanted]
+
+
+def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
+    """The verdict on one attempt. Deterministic; depends on the traces only."""
+    case = Case(traces, book)
+    live = [s for s in case.signals() if not case.progressed_after(s)]
+    background = len(case.signals()) - len(live)
+    if any(s.role in CLAIMS for s in case.signals()) and any(s.role in CLAIMS and case.progressed_after(s) for s in case.signals()):
+        n = sum(s.role in CLAIMS and case.progressed_after(s) for s in case.signals())
+        case.notes.append(f"{n} earlier error line{'s were' if n > 1 else ' was'} followed by progress: background")
+    del background
+    end = _lifecycle(case, live)
+    done = _completed(case, live)
+    claims = [s for s in live if s.role in CLAIMS and (done is None or case.precedes(s, done) is not False)]
+    if end is not None:
+        claims = [s for s in claims if case.precedes(s, end) is True and _died_before(case, live, s, end)]
+    fatal = [s for s in claims if _fatal(case, live, s, done)]
+    if done is not None and not any(_died_before(case, live, s, done) and case.precedes(s, done) for s in fatal):
+        return _result(case, "completed", None, None, live, done)
+    first = _first(case, fatal)
+    if first is not None:
+        return _crashed(case, first, live)
+    if end is not None:
+        symptom = _first_symptom(case, [s for s in live if case.precedes(s, end) is True], timeouts_only=True)
+        if symptom is not None:
+            return _symptom(case, symptom, live)
+        return _ended(case, end, live)
+    symptom = _first_symptom(case, live, timeouts_only=False)
+    if symptom is not None:
+        return _symptom(case, symptom, live)
+    exits = [s for s in live if s.mark == "exit"]
+    if exits:
+        return _exited(case, _earliest(case, exits), live)
+    progressing = any(t.progress for t in case.traces)
+    return _result(case, "running-at-end" if progressing else "unknown", None, None, live, None)
+
+
+def _lifecycle(case: Case, live: list[Signal]) -> Signal | None:
+    """The act that ended the attempt: the first one, told by the most telling of the lines about it."""
+    acts = [s for s in live if s.mark in LIFECYCLE_MARKS and s.role == "lifecycle"]
+    if not acts:
+        return None
+    first = _earliest(case, acts)
+    said = [s for s in acts if case.precedes(s, first) is not True]
+    return min(said, key=lambda s: (LIFECYCLE_RANK.index(s.mark or "cancelled"), s.stream, s.offset))
+
+
+def _completed(case: Case, live: list[Signal]) -> Signal | None:
+    marks = [s for s in live if s.mark == "completed"]
+    if marks:
+        return _earliest(case, marks)
+    exits = [s for s in live if s.mark == "ok-exit"]
+    return _earliest(case, exits) if exits and not any(s.mark == "exit" for s in live) else None
+
+
+def _died_before(case: Case, live: list[Signal], s: Signal, end: Signal) -> bool:
+    """Some process is known to have ended badly between the claim and the end."""
+    return any(
+        (x.mark == "exit" or x.klass == "collective-timeout")
+        and case.precedes(s, x) is not False
+        and case.precedes(x, end) is True
+        for x in live
+        if x is not s
+    )
+
+
+def _fatal(case: Case, live: list[Signal], s: Signal, done: Signal | None) -> bool:
+    """Evidence that the run really ended on this claim: a bad exit or teardown after it, a timeout of those who waited, or the log's own end."""
+    for x in live:
+        if x is s or case.precedes(s, x) is False:
+            continue
+        if x.mark in ("exit", "teardown") or x.klass == "collective-timeout":
+            return True
+    trace = case.trace_of(s)
+    return done is None and trace.end_line - trace.trouble_line <= NEAR_END_LINES
+
+
+def _strength(case: Case, s: Signal) -> int:
+    """Kinds of evidence, strongest first; used only inside a band where order means nothing."""
+    if s.role == "root" and s.domain in HARD:
+        return 0
+    if s.role == "root" and s.klass == "host-oom":
+        return 1
+    if not s.generic:
+        return 2 if s.role == "root" else 3
+    return 4
+
+
+def _key(s: Signal) -> tuple[int, int, int]:
+    """A total order: time where known, then stream and place."""
+    return (s.time_us if s.time_us is not None else 2**62, s.stream, s.offset)
+
+
+def _earliest(case: Case, signals: Sequence[Signal]) -> Signal:
+    """First in time; inside one stream place outranks stamps (late writers carry old ones)."""
+    best = min(signals, key=_key)
+    same = [s for s in signals if s.stream == best.stream]
+    return min(same, key=lambda s: s.offset)
+
+
+def _first(case: Case, claims: list[Signal]) -> Signal | None:
+    if not claims:
+        return None
+    first = _earliest(case, claims)
+    band = [s for s in claims if _in_band(first, s)]
+    return min(band, key=lambda s: (_strength(case, s), s.stream != first.stream, s.offset))
+
+
+def _in_band(first: Signal, s: Signal) -> bool:
+    if s.stream == first.stream and s.line - first.line <= BAND_LINES and s.offset >= first.offset:
+        return s.time_us is None or first.time_us is None or abs(s.time_us - first.time_us) <= SKEW_US
+    return s.time_us is not None and first.time_us is not None and 0 <= s.time_us - first.time_us <= SKEW_US
+
+
+def _first_symptom(case: Case, live: list[Signal], *, timeouts_only: bool) -> Signal | None:
+    """When no cause is printed: timeouts before socket errors before wrappers."""
+    told = [s for s in live if s.role in ("cascade", "wrapper") and s.klass is not None]
+    timeouts = [s for s in told if case.book.class_by_id[s.klass or ""].verdict == "stalled"]
+    if timeouts:
+        return _earliest(case, timeouts)
+    if timeouts_only:
+        return None
+    told = [s for s in told if _fatal(case, live, s, None)]
+    cascades = [s for s in told if s.role == "cascade"]
+    pick = cascades or told
+    return _earliest(case, pick) if pick else None
+
+
+def _crashed(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+    klass = s.klass or "unknown"
+    supported = any(x is not s and x.mark == "exit" for x in live)
+    noticed = any(x.role in ("cascade", "confirm") for x in live if x is not s)
+    if s.role == "root" and s.domain in HARD and s.klass in ("gpu-hardware", "node-lost", "nvlink"):
+        confidence, because = "certain", "the driver or scheduler itself reports it"
+    elif s.role == "root" and (supported or noticed):
+        confidence, because = "likely", "it is the first error not followed by progress, and processes ended after it"
+    else:
+        confidence, because = "possible", "it is the first error not followed by progress"
+    verdict = case.book.class_by_id[klass].verdict if klass in case.book.class_by_id else "crashed"
+    if verdict == "running-at-end":
+        verdict = "crashed"
+    return _result(case, verdict, klass, Cause(s, klass, _domain(case, s, klass), confidence, because), live, s)
+
+
+def _symptom(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+    klass = s.klass or "unknown"
+    verdict = case.book.class_by_id[klass].verdict
+    because = "no line names a cause; this is the first sign printed by those who noticed"
+    return _result(case, verdict, klass, Cause(s, klass, s.domain, "unknown", because), live, s)
+
+
+def _ended(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+    klass = LIFECYCLE_CLASS[s.mark or "cancelled"]
+    verdict = case.book.class_by_id[klass].verdict if klass in case.book.class_by_id else "cancelled"
+    return _result(case, verdict, klass, Cause(s, klass, _domain(case, s, klass), "certain", "the scheduler or launcher says so"), live, s)
+
+
+def _exited(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+    because = "a process ended badly and no line says why"
+    return _result(case, "crashed", s.klass or "process-failed", Cause(s, s.klass or "process-failed", s.domain, "unknown", because), live, s)
+
+
+def _domain(case: Case, s: Signal, klass: str) -> str:
+    if s.domain != "unknown":
+        return s.domain
+    known = case.book.class_by_id.get(klass)
+    return known.fault if known else "unknown"
+
+
+def _result(case: Case, verdict: str, klass: str | None, cause: Cause | None, live: list[Signal], anchor: Signal | None) -> Judgement:
+    told = cause.signal if cause else None
+    cascades = 0
+    if told is not None:
+        noisy = {s.rule for s in live if s.role in ("cascade", "wrapper", *CLAIMS) or s.mark in ("exit", "teardown")}
+        cascades = sum(t.counts.get(r, 0) for t in case.traces for r in noisy) - 1
+    return Judgement(verdict, klass, cause, max(0, cascades), _evidence(case, told, live, anchor), tuple(case.notes))
+
+
+def _evidence(case: Case, told: Signal | None, live: list[Signal], anchor: Signal | None) -> tuple[Evidence, ...]:
+    """The lines that tell the story: the cause, then the first of every kind in order, with counts."""
+    out: list[Evidence] = []
+    seen: set[str] = set()
+    if told is not None:
+        out.append(Evidence("cause", told, sum(t.counts.get(told.rule, 0) for t in case.traces)))
+        seen.add(told.rule)
+    elif anchor is not None:
+        out.append(Evidence("end", anchor))
+        seen.add(anchor.rule)
+    rest = sorted((s for s in case.signals() if s.role != "locator" or s.mark), key=_key)
+    alive = {id(s) for s in live}
+    for s in rest:
+        if s.rule in seen or len(out) >= EVIDENCE_MAX:
+            continue
+        seen.add(s.rule)
+        why = "background" if id(s) not in alive else (s.mark or s.role)
+        out.append(Evidence(why, s, sum(t.counts.get(s.rule, 0) for t in case.traces)))
+    return tuple(out)

@@ -1,0 +1,237 @@
+"""The one door: `advance(state, event) -> effects`.
+
+Events tell what was seen; effects say what is to be written. No I/O, no clock: the same events give the same effects. `check`
+states the invariants; tests run it after every event.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from defib.engine.incidents import JobStory, assemble
+from defib.engine.observe import Observation
+from defib.engine.rulebook import Rulebook
+from defib.engine.trace import KEEP, NONE, ProgressRows, StreamFold
+from defib.engine.words import AttemptVerdict, JobKey, RuleId, Signal, StreamFacts, StreamId, StreamNo
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOpened:
+    stream: int
+    id: StreamId
+    facts: StreamFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What a batch said, rows of many streams together."""
+
+    observation: Observation
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEnded:
+    """end_offset: bytes read; end_line: lines read; tail: the last records as text; notes: oddities of the bytes."""
+
+    stream: int
+    end_offset: int
+    end_line: int
+    tail: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class JobEnded:
+    """Every stream of the job has ended: judge its attempts."""
+
+    job: JobKey
+
+
+Event = StreamOpened | Observed | StreamEnded | JobEnded
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSeen:
+    """A stream number now stands for this log; comes before any of its rows."""
+
+    stream: int
+    id: StreamId
+    facts: StreamFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Rows for a table: signals or progress, with stream numbers."""
+
+    table: str
+    rows: pa.Table
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRead:
+    """A stream as it was read: the row of `streams`."""
+
+    stream: int
+    id: StreamId
+    facts: StreamFacts
+    size: int
+    lines: int
+    frameworks: tuple[str, ...]
+    tail: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobJudged:
+    """The last effect of a job: its attempts in order, and their windows (WINDOWS rows without stream ids resolved)."""
+
+    job: JobKey
+    attempts: tuple[AttemptVerdict, ...]
+    windows: tuple[tuple[int, list[dict[str, object]]], ...]
+
+
+Effect = StreamSeen | Append | StreamRead | JobJudged
+
+
+@dataclass(slots=True)
+class OpenStream:
+    id: StreamId
+    facts: StreamFacts
+    fold: StreamFold
+    end: StreamEnded | None = None
+
+
+@dataclass(slots=True)
+class State:
+    """Everything the engine remembers. Dies with its jobs: a judged job leaves nothing behind."""
+
+    book: Rulebook
+    streams: dict[int, OpenStream] = field(default_factory=dict)
+    jobs: dict[JobKey, list[int]] = field(default_factory=dict)
+
+
+def advance(state: State, event: Event) -> list[Effect]:
+    """Take one event in; give back what is to be done, in order."""
+    match event:
+        case StreamOpened():
+            assert event.stream not in state.streams, "a stream number is used once"
+            fold = StreamFold(event.stream, state.book.format_by_id)
+            state.streams[event.stream] = OpenStream(event.id, event.facts, fold)
+            state.jobs.setdefault(event.facts.job, []).append(event.stream)
+            return [StreamSeen(event.stream, event.id, event.facts)]
+        case Observed():
+            return _observed(state, event.observation)
+        case StreamEnded():
+            return _ended(state, event)
+        case JobEnded():
+            return _judged(state, event.job)
+
+
+def check(state: State) -> None:
+    """Invariants that hold between events."""
+    for key, members in state.jobs.items():
+        assert members, "a job has streams"
+        for n in members:
+            assert state.streams[n].facts.job == key, "a stream belongs to its job"
+    for open_stream in state.streams.values():
+        traces = open_stream.fold.traces
+        assert all(a.end_offset == b.begin_offset for a, b in zip(traces, traces[1:], strict=False)), "attempts of a stream touch"
+        for t in traces:
+            held: dict[str, int] = {}
+            for s in t.kept:
+                held[s.rule] = held.get(s.rule, 0) + 1
+            assert all(n <= KEEP for n in held.values()), "signals kept per rule are bounded"
+            assert all(t.counts[r] >= n for r, n in held.items()), "what is kept is counted"
+
+
+def _observed(state: State, seen: Observation) -> list[Effect]:
+    for stream, names in seen.frameworks.items():
+        state.streams[stream].fold.frameworks |= names
+    signals = _signals_by_stream(state.book, seen.signals)
+    progress = _progress_by_stream(seen.progress)
+    for stream in sorted({*signals, *progress}):
+        state.streams[stream].fold.fold(signals.get(stream, []), progress.get(stream) or _no_rows())
+    effects: list[Effect] = []
+    if seen.signals.num_rows:
+        effects.append(Append("signals", seen.signals))
+    if seen.progress.num_rows:
+        effects.append(Append("progress", seen.progress))
+    return effects
+
+
+def _ended(state: State, event: StreamEnded) -> list[Effect]:
+    s = state.streams[event.stream]
+    assert s.end is None, "a stream ends once"
+    s.end = event
+    s.fold.finish(event.end_offset, event.end_line)
+    frameworks = tuple(sorted(s.fold.frameworks))
+    return [StreamRead(event.stream, s.id, s.facts, event.end_offset, event.end_line, frameworks, event.tail, event.notes)]
+
+
+def _judged(state: State, job: JobKey) -> list[Effect]:
+    members = state.jobs.pop(job)
+    story = JobStory(job, [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members])
+    attempts, windows = assemble(story, state.book)
+    for n in members:
+        del state.streams[n]
+    return [JobJudged(job, attempts, windows)]
+
+
+def _tail(s: OpenStream) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    assert s.end is not None, "a job ends after its streams"
+    return s.end.tail, s.end.notes
+
+
+def _signals_by_stream(book: Rulebook, table: pa.Table) -> dict[int, list[Signal]]:
+    out: dict[int, list[Signal]] = {}
+    for row in table.to_pylist():
+        out.setdefault(row["stream"], []).append(signal(book, row))
+    return out
+
+
+def signal(book: Rulebook, row: dict[str, object]) -> Signal:
+    """A SIGNALS row with what its rule (or the rule's table) says about it."""
+    rule = book.by_id[str(row["rule"])]
+    fields: dict[str, str] = orjson.loads(str(row["fields"]))
+    says: object = rule
+    if rule.table is not None:
+        table = book.table_by_id[rule.table]
+        says = table.rows.get(fields.get(table.key, ""), table.default)
+    return Signal(
+        RuleId(rule.id), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
+        row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, rule.mark, rule.generic, says.title,  # type: ignore[arg-type, attr-defined]
+    )  # fmt: skip
+
+
+def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:
+    if not table.num_rows:
+        return {}
+    frame = pl.DataFrame(pl.from_arrow(table))
+    out: dict[int, ProgressRows] = {}
+    for (stream,), rows in frame.partition_by("stream", as_dict=True, maintain_order=True).items():
+        out[int(stream)] = _rows(rows)
+    return out
+
+
+def _rows(rows: pl.DataFrame) -> ProgressRows:
+    def whole(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        return rows[name].cast(pl.Int64).fill_null(int(NONE)).to_numpy()
+
+    def real(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        return rows[name].fill_null(float("nan")).to_numpy()
+
+    bad = rows.select(pl.col("loss").is_not_null() & ~pl.col("loss").is_finite()).to_series().fill_null(False).to_numpy()
+    return ProgressRows(
+        whole("offset"), whole("line"), whole("time_us"), rows["format"].to_list(), whole("step"), whole("total"), whole("rank"),
+        real("step_time_s"), real("throughput"), real("tflops"), bad,
+    )  # fmt: skip
+
+
+def _no_rows() -> ProgressRows:
+    i, f = np.empty(0, np.int64), np.empty(0, np.float64)
+    return ProgressRows(i, i, i, [], i, i, i, f, f, f, np.empty(0, bool))

@@ -1,0 +1,190 @@
+"""Traces of a job's streams -> its attempts, each with a verdict.
+
+In: every stream of one job, folded. Out: `AttemptVerdict`s in order. Streams are matched to attempts by what their paths say
+(`attempt_1/`, a restart count), else by time, else from the last attempt backwards.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+
+from defib.engine import causes
+from defib.engine.rulebook import Rulebook
+from defib.engine.trace import Counter, StreamFold, Trace
+from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
+
+VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
+
+
+@dataclass(frozen=True, slots=True)
+class JobStory:
+    """(stream, facts, fold, (tail lines, notes)) of every stream of one job."""
+
+    job: JobKey
+    streams: list[tuple[int, StreamFacts, StreamFold, tuple[tuple[str, ...], tuple[str, ...]]]]
+
+
+def assemble(story: JobStory, book: Rulebook) -> tuple[tuple[AttemptVerdict, ...], tuple[tuple[int, list[dict[str, object]]], ...]]:
+    """The job's attempts in order, and (stream, window rows) of their main counters."""
+    slots = _slots(story)
+    attempts: list[AttemptVerdict] = []
+    windows: list[tuple[int, list[dict[str, object]]]] = []
+    for index, slot in enumerate(sorted(slots)):
+        traces = slots[slot]
+        verdict = _verdict(story, traces, index, book)
+        attempts.append(verdict)
+        for t in traces:
+            main = main_counter([t])
+            if main is not None:
+                windows.append((t.stream, main.windows.rows(verdict.attempt_id, "", main.format.id, main.clock)))
+    return tuple(attempts), tuple(windows)
+
+
+def fingerprint(s: Signal) -> str:
+    """Same mechanism, same mark: rule and text with numbers, addresses and paths taken out."""
+    mark = VOLATILE.sub("#", s.text[-400:])
+    return hashlib.sha256(f"{s.rule}|{mark}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _slots(story: JobStory) -> dict[int, list[Trace]]:
+    """Attempt slot -> traces of all streams in it."""
+    named: dict[int, list[Trace]] = {}
+    free: list[list[Trace]] = []
+    for _, facts, fold, _ in story.streams:
+        traces = [t for t in fold.traces if t.spoke] or fold.traces[-1:]
+        number = facts.restart_count if facts.restart_count is not None else facts.attempt
+        if number is not None:
+            for k, t in enumerate(traces):
+                named.setdefault(number * 1000 + k, []).append(t)
+        else:
+            free.append(traces)
+    if named:
+        last = max(named)
+        for traces in free:
+            named[last].extend(traces)
+        return named
+    lead = max(free, key=len)
+    slots: dict[int, list[Trace]] = {i: [] for i in range(len(lead))}
+    for traces in free:
+        for k, t in enumerate(traces):
+            slots[_slot_of(t, k, traces, lead)].append(t)
+    return slots
+
+
+def _slot_of(t: Trace, k: int, traces: list[Trace], lead: list[Trace]) -> int:
+    if len(traces) == len(lead):
+        return k
+    if t.first_us is not None:
+        begun = [i for i, other in enumerate(lead) if other.first_us is not None and other.first_us <= (t.last_us or t.first_us)]
+        if begun:
+            return begun[-1]
+    return len(lead) - len(traces) + k
+
+
+def main_counter(traces: list[Trace]) -> Counter | None:
+    """The counter that speaks for the run: training before the rest, native formats before bars, then the one that moved most."""
+    counters = [c for t in traces for c in t.counters.values() if c.format.kind == "train" and c.format.of is None]
+    moving = [c for c in counters if c.advances > 1] or [c for c in counters if c.advances]
+    if not moving:
+        return None
+    return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
+
+
+def _summary(traces: list[Trace]) -> ProgressSummary | None:
+    main = main_counter(traces)
+    if main is None:
+        return None
+    same = [c for t in traces for c in t.counters.values() if c.format.id == main.format.id]
+    times = main.printed if main.printed.count else main.stamped
+    countable = main.format.counts in ("step", "epoch")
+    rate, unit = main.throughput.quantile(0.5), main.format.throughput_unit
+    if rate is None and main.tflops.count:
+        rate, unit = main.tflops.quantile(0.5), "TFLOP/s/gpu"
+    if rate is None and not countable and main.stamped.count:
+        per = main.stamped.quantile(0.5)
+        rate, unit = (round(1 / per, 6) if per else None), f"{main.format.counts}/s"
+    return ProgressSummary(
+        main.format.id, main.format.framework,
+        min(c.first_step for c in same if c.total == main.total), main.last_step, main.total, main.points,
+        times.quantile(0.5) if countable else None, times.quantile(0.9) if countable else None,
+        rate, unit if rate is not None else None, main.clock,
+    )  # fmt: skip
+
+
+def framework_of(traces: list[Trace], banners: set[str], book: Rulebook) -> str | None:
+    """The framework whose step lines were read, or a more particular one whose banner was seen on top of it."""
+    main = main_counter(traces)
+    have = set(banners)
+    if main is not None:
+        base = main.format.framework
+        finer = {b for b in have if base in _refined(b, book)}
+        have = finer or {base}
+    have -= {"generic"} if len(have) > 1 else set()
+    top = sorted(f for f in have if not any(f in _refined(other, book) for other in have if other != f))
+    return top[0] if top else None
+
+
+def _refined(framework: str, book: Rulebook) -> set[str]:
+    """Every framework this one is a more particular name for."""
+    out: set[str] = set()
+    todo = [framework]
+    while todo:
+        for name in book.refines.get(todo.pop(), ()):
+            if name not in out:
+                out.add(name)
+                todo.append(name)
+    return out
+
+
+def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook) -> AttemptVerdict:
+    judged = causes.judge(traces, book)
+    streams = tuple(StreamNo(t.stream) for t in traces)
+    mine = {n: (facts, fold, tail) for n, facts, fold, tail in story.streams if n in streams}
+    banners: set[str] = set().union(*(fold.frameworks for _, fold, _ in mine.values()))
+    progress = _summary(traces)
+    job, said = _job(story.job, traces)
+    notes = [*judged.notes, *said, *_oddities(traces)]
+    for _, (_, _, (_, stream_notes)) in sorted(mine.items()):
+        notes += [n for n in stream_notes if n not in notes]
+    counts = [facts.restart_count for facts, _, _ in mine.values() if facts.restart_count is not None]
+    first = [t.first_us for t in traces if t.first_us is not None]
+    last = [t.last_us for t in traces if t.last_us is not None]
+    names = [facts.job_name for facts, _, _ in mine.values() if facts.job_name]
+    return AttemptVerdict(
+        attempt_id=attempt_id(story.job, index), job=job, job_name=names[0] if names else None,
+        restart_count=counts[0] if counts else None, index=index, streams=streams,
+        framework=framework_of(traces, banners, book), verdict=judged.verdict, klass=judged.klass, cause=judged.cause,
+        cascades=judged.cascades, progress=progress, clock=progress.clock if progress else ("event" if first else "none"),
+        notes=tuple(notes), evidence=judged.evidence, first_us=min(first, default=None), last_us=max(last, default=None),
+        first_line={StreamNo(t.stream): t.begin_line for t in traces}, last_line={StreamNo(t.stream): t.end_line for t in traces},
+    )  # fmt: skip
+
+
+def attempt_id(job: JobKey, index: int) -> str:
+    """Readable and stable: cluster/job[_task]#index, or the place of the logs."""
+    name = job.job_id if job.job_id is not None else job.place
+    task = f"_{job.array_task}" if job.array_task is not None else ""
+    return f"{job.cluster or '-'}/{name}{task}#{index}"
+
+
+def _job(key: JobKey, traces: list[Trace]) -> tuple[JobKey, list[str]]:
+    """Where no path tells the job id, Slurm's own lines in the log may; it is a label, never a target."""
+    if key.job_id is not None:
+        return key, []
+    ids = {s.fields["job_id"] for t in traces for s in t.kept if s.role == "lifecycle" and s.fields.get("job_id", "").isdigit()}
+    if len(ids) != 1:
+        return key, []
+    return JobKey(key.cluster, ids.pop(), key.array_task, key.submit_time_us, key.place), ["job id read from the log's own lines"]
+
+
+def _oddities(traces: list[Trace]) -> list[str]:
+    out = []
+    bad = sum(c.nan_losses for t in traces for c in t.counters.values())
+    if bad:
+        out.append(f"{bad} printed loss{'es were' if bad > 1 else ' was'} not a finite number")
+    back = sum(t.setbacks for t in traces)
+    if back:
+        out.append(f"a step counter went back {back} time{'s' if back > 1 else ''} without a new launch")
+    return out

@@ -1,0 +1,59 @@
+"""What the engine asks of the world. Adapters implement these; tests pass lists and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from defib.engine.words import JobKey, StreamFacts, StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A stream appears. size: bytes on disk (compressed size for packed files); for showing progress only."""
+
+    stream: int
+    id: StreamId
+    facts: StreamFacts
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """The next bytes of a stream. read: bytes of the file behind them (fewer than len(data) for packed files)."""
+
+    stream: int
+    data: bytes
+    read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A stream ends. note: why it ended early (truncated archive, unreadable, binary), else None."""
+
+    stream: int
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobClosed:
+    """No further stream of this job will come."""
+
+    job: JobKey
+
+
+SourceItem = Opened | Data | Closed | JobClosed
+
+
+class Source(Protocol):
+    """Where bytes come from. `poll` never blocks for long: [] means nothing yet, None means nothing ever again."""
+
+    def poll(self) -> list[SourceItem] | None: ...
+
+    def close(self) -> None: ...
+
+
+class Sink(Protocol):
+    """Where effects go, in order. Rows of a job become durable together when its last effect has been carried out."""
+
+    def apply(self, effects: list[object]) -> None: ...

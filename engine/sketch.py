@@ -1,0 +1,50 @@
+"""Quantiles in bounded memory that do not depend on the order or grouping of the values.
+
+Logarithmic bins of relative width 0.1 % (the idea of DDSketch: Masson, Rim, Lee, VLDB 2019), so a quantile is within 0.05 % of a value that
+was seen. At most ~28,000 bins between a microsecond and eleven days; merging is adding counts.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+_GAMMA = math.log(1.001)
+_LOW, _HIGH = 1e-9, 1e15
+
+
+class Sketch:
+    __slots__ = ("bins", "count")
+
+    def __init__(self) -> None:
+        self.bins: dict[int, int] = {}
+        self.count = 0
+
+    def add(self, values: npt.NDArray[np.float64]) -> None:
+        """Add positive finite values; others are ignored."""
+        values = values[(values > _LOW) & (values < _HIGH)]
+        if not len(values):
+            return
+        keys, counts = np.unique(np.rint(np.log(values) / _GAMMA).astype(np.int64), return_counts=True)
+        for k, n in zip(keys.tolist(), counts.tolist(), strict=True):
+            self.bins[k] = self.bins.get(k, 0) + n
+        self.count += len(values)
+
+    def merge(self, other: Sketch) -> None:
+        for k, n in other.bins.items():
+            self.bins[k] = self.bins.get(k, 0) + n
+        self.count += other.count
+
+    def quantile(self, q: float) -> float | None:
+        """The q-quantile (lower), or None without values."""
+        if not self.count:
+            return None
+        rank = q * (self.count - 1)
+        seen = 0
+        for k in sorted(self.bins):
+            seen += self.bins[k]
+            if seen > rank:
+                return float(f"{math.exp(k * _GAMMA):.6g}")
+        raise AssertionError("counts add up")
