@@ -166,7 +166,8 @@ def attempt_id(job: JobKey, index: int) -> str:
     """Readable and stable: cluster/job[_task]#index, or the place of the logs."""
     name = job.job_id if job.job_id is not None else job.place
     task = f"_{job.array_task}" if job.array_task is not None else ""
-    return f"{job.cluster or '-'}/{name}{task}#{index}"
+    cluster = f"{job.cluster}/" if job.cluster else ""
+    return f"{cluster}{name}{task}#{index}"
 
 
 def _job(key: JobKey, traces: list[Trace]) -> tuple[JobKey, list[str]]:

@@ -126,6 +126,8 @@ class Scanner:
         kinds = {"rule": 0, "banner": 1, "anchor": 2}
         self._kind = np.array([kinds[k] for _, k, _ in self.plan.finders], np.int64)
         self._code = np.array([i for _, _, i in self.plan.finders], np.int64)
+        self._generic = np.array([r.generic for r in book.rules], bool)
+        self._signature = np.array([r.kind == "signature" and r.role != "wrapper" for r in book.rules], bool)
         self._veto_benign = np.array([k == "benign" for _, k, _ in self.plan.vetoes], bool)
         self._veto_code = np.array([i for _, _, i in self.plan.vetoes], np.int64)
 
@@ -139,7 +141,7 @@ class Scanner:
             record = np.searchsorted(batch.ends, ends[signature] - 1)
             pairs = np.unique(self._pair(record, rule))
             record, rule = pairs // (len(self.book.rules) + 1), pairs % (len(self.book.rules) + 1)
-            rule, record = self._spare(batch, rule, record)
+            rule, record = self._give_way(*self._spare(batch, rule, record))
         anchors = frozenset(int(i) for i in np.unique(code[kind == 2]))
         banners = frozenset(int(i) for i in np.unique(code[kind == 1]))
         return Hits(rule, record, anchors, banners)
@@ -151,6 +153,13 @@ class Scanner:
             return rule, record
         muted = np.isin(record, veto_record[benign])
         keep = ~(muted | np.isin(self._pair(record, rule), self._pair(veto_record[~benign], veto_rule[~benign])))
+        return rule[keep], record[keep]
+
+    def _give_way(self, rule: I64, record: I64) -> tuple[I64, I64]:
+        """Generic rules say nothing where a particular signature hits the same record."""
+        generic = self._generic[rule]
+        particular = record[~generic & self._signature[rule]]
+        keep = ~(generic & np.isin(record, particular))
         return rule[keep], record[keep]
 
     def _pair(self, record: I64, rule: I64) -> I64:

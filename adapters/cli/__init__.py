@@ -1,0 +1,172 @@
+"""The command line: parsing, dispatch, exit codes. Heavy parts are imported by the command that needs them.
+
+Exit codes: 0 done; 1 something was found (rule problems, `--fail-on`); 2 usage; 3 the world refused (unreadable input,
+store in use); 70 a bug of ours; 130 interrupted, whole jobs kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from defib import __version__
+
+EPILOG = """examples:
+  defib replay logs/                         read finished logs, print what happened to each run
+  defib why 884123                           the story of one job (or of one log file)
+  defib sql "SELECT * FROM suspects"         anything else
+  defib check-log train.out                  what is recognised in a log, and what is not
+"""
+RAW = argparse.RawDescriptionHelpFormatter
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    parser = build_parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "run"):
+        parser.print_help()
+        return 2
+    from defib.engine.words import DefibError, ProblemsError
+
+    try:
+        code = int(_command(args.run)(args))
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except ProblemsError as e:
+        from defib.adapters.show import safe
+
+        for problem in e.problems:
+            print("\n".join(safe(line) for line in str(problem).splitlines()), file=sys.stderr)
+        print(f"Found {len(e.problems)} problem{'s' if len(e.problems) != 1 else ''}.", file=sys.stderr)
+        return 2
+    except DefibError as e:
+        from defib.adapters.show import safe
+
+        print("defib: " + "\n".join(safe(line) for line in str(e).splitlines()), file=sys.stderr)
+        return 3
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        print("defib: this is a bug of ours; please report the lines above with the command you ran", file=sys.stderr)
+        return 70
+    return code
+
+
+def _command(name: str):  # type: ignore[no-untyped-def]
+    """`module:function` of this package, imported only now."""
+    import importlib
+
+    module, function = name.split(":")
+    return getattr(importlib.import_module(f"defib.adapters.cli.{module}"), function)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="defib", description="Reads the logs of training jobs and knows what happened to each run.", epilog=EPILOG, formatter_class=RAW
+    )
+    parser.add_argument("--version", action="version", version=f"defib {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _replay(commands)
+    _listings(commands)
+    _rules(commands)
+    return parser
+
+
+def _db(p: argparse.ArgumentParser) -> None:
+    default = os.environ.get("DEFIB_DB", "defib.duckdb")
+    p.add_argument("--db", default=default, help="history file (default: $DEFIB_DB or ./defib.duckdb; ':memory:' keeps nothing)")
+
+
+def _extra_rules(p: argparse.ArgumentParser) -> None:
+    p.add_argument("--rules", action="append", default=[], type=Path, metavar="DIR", help="a folder of your own rules beside ours (repeatable)")
+
+
+def _output(p: argparse.ArgumentParser) -> None:
+    group = p.add_mutually_exclusive_group()
+    group.add_argument("--json", action="store_true", help="one JSON document")
+    group.add_argument("--jsonl", action="store_true", help="one JSON object a line")
+    group.add_argument("--csv", action="store_true", help="CSV with a header")
+    group.add_argument("-P", "--parsable", action="store_true", help="columns separated by |")
+    p.add_argument("--noheader", action="store_true", help="no header line")
+
+
+def _replay(commands) -> None:  # type: ignore[no-untyped-def]
+    p = commands.add_parser("replay", help="read finished logs into the history", formatter_class=RAW,
+        description="Read finished logs (files, directories, .gz, .zst) and judge every attempt in them.",
+        epilog="example:\n  defib replay runs/2026-11/ --db history.duckdb\n  defib replay train.out --jsonl --db :memory: | jq .verdict")  # fmt: skip
+    p.add_argument("paths", nargs="+", metavar="PATH")
+    _db(p)
+    _extra_rules(p)
+    p.add_argument("--cluster", help="name of the cluster the logs come from")
+    out = p.add_mutually_exclusive_group()
+    out.add_argument("--json", action="store_true", help="one JSON document")
+    out.add_argument("--jsonl", action="store_true", help="one JSON object per attempt, one a line")
+    p.add_argument("--fail-on", default="", metavar="VERDICT[,…]", help="exit 1 if an attempt ended so, e.g. crashed,stalled")
+    p.add_argument("--block-bytes", type=_bytes, default=1024 * 1024, help="bytes read at a time (the result does not depend on it)")
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
+    p.set_defaults(run="replay:replay")
+    c = commands.add_parser("check-log", help="what is and is not recognised in a log", description="What is and is not recognised in a log: progress, phases, ranks, stamps, error-looking lines without a rule.")
+    c.add_argument("paths", nargs="+", metavar="FILE")
+    _extra_rules(c)
+    c.add_argument("--json", action="store_true")
+    c.set_defaults(run="checklog:check_log")
+
+
+def _listings(commands) -> None:  # type: ignore[no-untyped-def]
+    for name, about in (("jobs", "one row per job"), ("attempts", "one row per attempt"), ("incidents", "one row per attempt that did not end well")):
+        p = commands.add_parser(name, help=about)
+        p.add_argument("-j", "--job", help="only this job (its id, name or path)")
+        _db(p)
+        _output(p)
+        p.set_defaults(run=f"query:{name}")
+    w = commands.add_parser("why", help="the story of one job, attempt or log", description="Why did it end so: the cause with its evidence, what followed, how far it came, and what the default policy says.")
+    w.add_argument("what", metavar="JOB_OR_FILE", nargs="+", help="a job id, job name or attempt id in the history, or log files")
+    _db(w)
+    _extra_rules(w)
+    w.add_argument("--json", action="store_true")
+    w.set_defaults(run="why:why")
+    s = commands.add_parser("sql", help="ask the history anything", formatter_class=RAW, description="Run SQL (DuckDB's) over the history, read-only. Without a query: a prompt on a terminal, else the query is read from the pipe.",
+        epilog='example:\n  defib sql "SELECT class, count(*) FROM incidents GROUP BY ALL" --csv')  # fmt: skip
+    s.add_argument("query", nargs="?")
+    _db(s)
+    _output(s)
+    s.set_defaults(run="query:sql")
+
+
+def _rules(commands) -> None:  # type: ignore[no-untyped-def]
+    r = commands.add_parser("rules", help="check, list and show rules")
+    verbs = r.add_subparsers(title="verbs", metavar="VERB", required=True)
+    c = verbs.add_parser("check", help="prove every rule: examples, near-misses, dialects; all faults at once")
+    c.add_argument("dirs", nargs="*", type=Path, metavar="DIR", help="your own rule folders, checked beside ours")
+    c.set_defaults(run="rules:check")
+    ls = verbs.add_parser("list", help="every rule in a table")
+    _extra_rules(ls)
+    ls.add_argument("--jsonl", action="store_true", help="one object per rule, one a line")
+    ls.add_argument("--json", action="store_true", help="one JSON document")
+    ls.set_defaults(run="rules:list_rules")
+    sh = verbs.add_parser("show", help="one rule with its examples and limits")
+    sh.add_argument("id")
+    _extra_rules(sh)
+    sh.add_argument("--json", action="store_true")
+    sh.set_defaults(run="rules:show")
+    sc = verbs.add_parser("schema", help="JSON schema of rule files, for editors")
+    sc.set_defaults(run="rules:schema")
+
+
+def _bytes(text: str) -> int:
+    """`4096`, `64K`, `16M`; at least 1 KiB, at most 1 GiB."""
+    units = {"K": 1024, "M": 1024**2, "G": 1024**3}
+    number = text.strip().upper().removesuffix("IB").removesuffix("B")
+    factor = units.get(number[-1:], 1)
+    digits = number[:-1] if factor > 1 else number
+    if not digits.isdigit() or not 1024 <= int(digits) * factor <= 1024**3:
+        raise argparse.ArgumentTypeError(f"'{text}': give a size such as 65536, 64K or 16M, between 1K and 1G")
+    return int(digits) * factor

@@ -1,0 +1,103 @@
+"""`defib jobs | attempts | incidents | sql`: questions to the history."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from defib.adapters.cli.tables import rows_out
+from defib.adapters.show import safe
+
+# Fixed statements; what a person gives goes in as a parameter.
+MATCH = "(? IS NULL OR job = ? OR job_id = ? OR job_name = ? OR attempt_id = ? OR ends_with(job, '/' || ?))"
+JOBS = (
+    "SELECT job, any_value(job_name) AS name, max_by(framework, attempt_index) AS framework, count(*) AS tries, "
+    "max_by(verdict, attempt_index) AS verdict, max_by(class, attempt_index) AS class, max(last_step) AS last_step, "
+    "max(total_steps) AS total, max_by(median_step_s, attempt_index) AS step_s, max(last_seen) AS last_seen FROM attempts "
+    f"WHERE {MATCH} GROUP BY job ORDER BY job"
+)
+ATTEMPTS = (
+    "SELECT job, attempt_index + 1 AS try, verdict, framework, first_step, last_step, total_steps AS total, median_step_s AS step_s, "
+    f"throughput, throughput_unit AS unit, class, cause_rule AS cause, cause_node AS node, cause_rank AS rank, cascades FROM attempts WHERE {MATCH} "
+    "ORDER BY job, attempt_index"
+)
+INCIDENTS = (
+    "SELECT i.incident_id AS incident, a.job, a.attempt_index + 1 AS try, i.verdict, i.class, i.rule, i.confidence, i.node, i.rank, i.step, "
+    f"i.cascades, i.time FROM incidents i JOIN (SELECT * FROM attempts WHERE {MATCH}) a USING (attempt_id) ORDER BY a.job, a.attempt_index"
+)
+
+
+def jobs(args: Any) -> int:
+    return _listing(args, JOBS, "defib/jobs/1")
+
+
+def attempts(args: Any) -> int:
+    return _listing(args, ATTEMPTS, "defib/attempts-table/1")
+
+
+def incidents(args: Any) -> int:
+    return _listing(args, INCIDENTS, "defib/incidents/1")
+
+
+def _listing(args: Any, query: str, schema: str) -> int:
+    from defib.adapters.duck import connect
+
+    con = connect(args.db, read_only=True)
+    result = con.execute(query, [args.job] * 6)
+    names = [d[0] for d in result.description]
+    rows_out(names, result.fetchall(), args, schema)
+    return 0
+
+
+def sql(args: Any) -> int:
+    """One query, or a prompt on a terminal, or a query from a pipe."""
+    import duckdb
+
+    from defib.adapters.duck import connect
+
+    con = connect(args.db, read_only=True)
+    if args.query is None and sys.stdin.isatty():
+        return _prompt(con, args)
+    query = args.query if args.query is not None else sys.stdin.read()
+    try:
+        return _run(con, query, args)
+    except duckdb.Error as e:
+        print("\n".join(safe(line) for line in str(e).splitlines()), file=sys.stderr)
+        return 2
+
+
+def _run(con: Any, query: str, args: Any) -> int:
+    result = con.execute(query)
+    if result.description is None:
+        return 0
+    rows_out([d[0] for d in result.description], result.fetchall(), args, "defib/sql/1")
+    return 0
+
+
+def _prompt(con: Any, args: Any) -> int:
+    """Read statements until end of input; a statement ends with a semicolon or an empty line."""
+    import contextlib
+
+    import duckdb
+
+    with contextlib.suppress(ImportError):
+        import readline  # noqa: F401 - line editing for input()
+    print("DuckDB SQL over the history, read-only. Tables: SHOW TABLES;  leave: Ctrl-D", file=sys.stderr)
+    held = ""
+    while True:
+        try:
+            line = input("defib> " if not held else "  ...> ")
+        except EOFError:
+            print()
+            return 0
+        except KeyboardInterrupt:
+            print()
+            held = ""
+            continue
+        held += line + "\n"
+        if held.strip() and (held.rstrip().endswith(";") or not line.strip()):
+            try:
+                _run(con, held, args)
+            except duckdb.Error as e:
+                print("\n".join(safe(part) for part in str(e).splitlines()), file=sys.stderr)
+            held = ""

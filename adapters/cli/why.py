@@ -1,0 +1,152 @@
+"""`defib why`: the story of an attempt, from the history or straight from log files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from defib.adapters.cli.query import MATCH
+from defib.adapters.show import cut, duration, number, safe
+
+EVIDENCE_SHOWN = 12
+TEXT_SHOWN = 220
+MEANING = {
+    "completed": "training reached its planned end",
+    "crashed": "the run died",
+    "cancelled": "somebody ended it",
+    "preempted": "the scheduler took the nodes away",
+    "time-limit": "the job's time was up",
+    "stalled": "nothing moved any more",
+    "running-at-end": "it was still running when the log ends",
+    "unknown": "the log does not say how it ended",
+}
+
+
+def why(args: Any) -> int:
+    from defib.adapters.cli.tables import as_json, write_json
+
+    files = [w for w in args.what if os.path.exists(w)]
+    if files and len(files) == len(args.what):
+        stories = from_files(files, args)
+    else:
+        stories = [s for what in args.what for s in from_history(what, args.db)]
+    if args.json:
+        write_json({"schema": "defib/why/1", "rows": [as_json(s) for s in stories]})
+        return 0
+    for i, story in enumerate(stories):
+        print(("\n" if i else "") + "\n".join(tell(story)))
+    return 0
+
+
+def from_files(files: list[str], args: Any) -> list[dict[str, Any]]:
+    """Replay into memory, then tell the last attempt of every job in the files."""
+    import tempfile
+
+    from defib.adapters import wire
+
+    with tempfile.TemporaryDirectory() as folder:
+        db = os.path.join(folder, "why.duckdb")
+        outcome = wire.replay(wire.ReplayOptions(files, db, args.rules), lambda *_: None)
+        for u in outcome.unread:
+            print(f"not read: {safe(u.path)}: {safe(u.why)}", file=sys.stderr)
+        return _stories(db, None)
+
+
+def from_history(what: str, db: str) -> list[dict[str, Any]]:
+    from defib.engine.words import StoreError
+
+    stories = _stories(db, what)
+    if not stories:
+        raise StoreError(f"no job, attempt or file '{safe(what)}' ('defib jobs --db {safe(db)}' lists what is there)")
+    return stories
+
+
+def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
+    from defib.adapters.duck import connect
+
+    con = connect(db, read_only=True)
+    attempts = _dicts(con.execute(f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index", [what] * 6))
+    last: dict[str, dict[str, Any]] = {}
+    for a in attempts:
+        tries = last[a["job"]]["earlier"] if a["job"] in last else []
+        if a["job"] in last:
+            tries = [*tries, {k: last[a["job"]][k] for k in ("attempt_index", "verdict", "class", "cause_rule", "last_step")}]
+        last[a["job"]] = {**a, "earlier": tries}
+    for a in last.values():
+        key = [a["attempt_id"]]
+        a["evidence"] = _dicts(con.execute("SELECT e.*, s.path FROM evidence e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position", key))
+        a["files"] = [r["path"] for r in _dicts(con.execute("SELECT path FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path", key))]
+        a["tails"] = _dicts(con.execute("SELECT path, lines, tail FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path LIMIT 3", key))
+        incident = _dicts(con.execute("SELECT * FROM incidents WHERE attempt_id = ?", key))
+        a["incident"] = incident[0] if incident else None
+    con.close()
+    return list(last.values())
+
+
+def _dicts(result: Any) -> list[dict[str, Any]]:
+    names = [d[0] for d in result.description]
+    return [dict(zip(names, row, strict=True)) for row in result.fetchall()]
+
+
+def tell(a: dict[str, Any]) -> list[str]:
+    """The page that has to win trust: cause, evidence, reach, and what comes next."""
+    name = a["job_id"] or a["job_name"] or a["job"]
+    tries = f", attempt {a['attempt_index'] + 1}" if a["earlier"] or a["attempt_index"] else ""
+    out = [f"{safe(name)}{tries}: {a['verdict'].upper()} - {MEANING[a['verdict']]}"]
+    out += [f"  framework {a['framework'] or 'not recognised'}; {len(a['files'])} log{'s' if len(a['files']) != 1 else ''}: {cut(safe(_near(a['files'][0])), 120)}" + (" …" if len(a["files"]) > 1 else "")] if a["files"] else []
+    for e in a["earlier"]:
+        reached = f" at step {e['last_step']:,}" if e["last_step"] is not None else ""
+        out.append(f"  earlier: attempt {e['attempt_index'] + 1} {e['verdict']}{reached}" + (f" ({e['class']}: {e['cause_rule']})" if e["cause_rule"] else ""))
+    out += ["", *_cause(a), *_followed(a), "", *_reach(a), *_next(a)]
+    if a["notes"]:
+        out += ["", "Notes", *(f"  {safe(n)}" for n in a["notes"])]
+    return out
+
+
+def _near(path: str) -> str:
+    """Relative to here where that is shorter."""
+    relative = os.path.relpath(path)
+    return relative if len(relative) < len(path) else path
+
+
+def _cause(a: dict[str, Any]) -> list[str]:
+    if a["cause_rule"] is None:
+        tail = [f"    {cut(safe(line), TEXT_SHOWN)}" for t in a["tails"][:1] for line in t["tail"][-3:]]
+        return ["Cause", "  no line of the log names one" if a["verdict"] != "completed" else "  none: it ended as planned", *(["  the last lines read:", *tail] if tail and a["verdict"] != "completed" else [])]
+    first = next((e for e in a["evidence"] if e["why"] == "cause"), None)
+    who = ", ".join(x for x in (f"rank {a['cause_rank']}" if a["cause_rank"] is not None else "", f"node {safe(a['cause_node'])}" if a["cause_node"] else "") if x)
+    out = ["Cause", f"  {safe(a['cause_title'])}" + (f" ({who})" if who else ""), f"  class {a['class']}, at fault: {a['domain']}; {a['confidence']}: {safe(a['because'])}"]
+    if first is not None:
+        out.append(f"  rule {a['cause_rule']}, {safe(_near(first['path'] or ''))}:{first['line']}" + (f", {first['time']} UTC" if first["time"] else ""))
+    return [*out, f"    {cut(safe(a['cause_text'].strip()), TEXT_SHOWN)}"]
+
+
+def _followed(a: dict[str, Any]) -> list[str]:
+    rest = [e for e in a["evidence"] if e["why"] not in ("cause", "start", "background")]
+    if not rest:
+        return []
+    out = ["", f"What followed ({a['cascades']:,} lines of consequence)" if a["cascades"] else "Lines around it"]
+    for e in rest[:EVIDENCE_SHOWN]:
+        out.append(f"  {e['count']:>6,} x  {safe(e['title'])}  ({e['rule']}, first at line {e['line']})")
+    if len(rest) > EVIDENCE_SHOWN:
+        out.append(f"           … and {len(rest) - EVIDENCE_SHOWN} more kinds of line")
+    return out
+
+
+def _reach(a: dict[str, Any]) -> list[str]:
+    if a["last_step"] is None:
+        return ["How far it came", "  no training step was printed"]
+    total = f" of {a['total_steps']:,}" if a["total_steps"] is not None else ""
+    rate = f", {number(a['throughput'])} {a['throughput_unit']}" if a["throughput"] is not None else ""
+    pace = f", {duration(a['median_step_s'])} a step (median)" if a["median_step_s"] is not None else ""
+    return ["How far it came", f"  steps {a['first_step']:,} to {a['last_step']:,}{total}{pace}{rate}"]
+
+
+def _next(a: dict[str, Any]) -> list[str]:
+    i = a["incident"]
+    if i is None or i["retry"] is None:
+        return []
+    retry = {"yes": f"a restart is worth trying (budget '{i['budget']}')", "once": f"one restart is worth trying (budget '{i['budget']}')", "no": "a restart would end the same way; something has to change first"}[i["retry"]]
+    exclude = {"at-once": "keep the named node out", "on-repeat": "keep a node out only if it happens there again", "if-one-node": "keep a node out only if it alone shows this", "peer-on-repeat": "keep the peer out on repeat", "never": "keep no node out"}[i["exclude"]]
+    return ["", "What the default policy of this class says", f"  {retry}; {exclude}", "  defib only observed: nothing was restarted"]
