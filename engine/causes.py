@@ -90,12 +90,12 @@ def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
         case.notes.append(f"{n} earlier error line{'s were' if n > 1 else ' was'} followed by progress: background")
     del background
     end = _lifecycle(case, live)
-    done = _completed(case, live)
-    claims = [s for s in live if s.role in CLAIMS and (done is None or case.precedes(s, done) is not False)]
+    done = _completed(case)
+    claims = [s for s in live if s.role in CLAIMS and not _teardown_noise(case, s, done)]
     if end is not None:
         claims = [s for s in claims if case.precedes(s, end) is True and _died_before(case, live, s, end)]
     fatal = [s for s in claims if _fatal(case, live, s, done)]
-    if done is not None and not any(_died_before(case, live, s, done) and case.precedes(s, done) for s in fatal):
+    if done is not None and not _undone(case, live, fatal, done):
         return _result(case, "completed", None, None, live, done)
     first = _first(case, fatal)
     if first is not None:
@@ -125,12 +125,31 @@ def _lifecycle(case: Case, live: list[Signal]) -> Signal | None:
     return min(said, key=lambda s: (LIFECYCLE_RANK.index(s.mark or "cancelled"), s.stream, s.offset))
 
 
-def _completed(case: Case, live: list[Signal]) -> Signal | None:
-    marks = [s for s in live if s.mark == "completed"]
-    if marks:
-        return _earliest(case, marks)
-    exits = [s for s in live if s.mark == "ok-exit"]
-    return _earliest(case, exits) if exits and not any(s.mark == "exit" for s in live) else None
+def _completed(case: Case) -> Signal | None:
+    """The planned end: of the program, else of the training loop, else of every process; void if training went on after it."""
+
+    def stands(s: Signal) -> bool:
+        return not any(t.training and t.stream == s.stream and t.training.offset > s.offset for t in case.traces)
+
+    for mark in ("completed", "trained", "ok-exit"):
+        marks = [s for s in case.signals() if s.mark == mark and stands(s)]
+        if mark == "ok-exit" and any(s.mark == "exit" and not case.progressed_after(s) for s in case.signals()):
+            continue
+        if marks:
+            return _earliest(case, marks)
+    return None
+
+
+def _teardown_noise(case: Case, s: Signal, done: Signal | None) -> bool:
+    """After the program's planned end nothing counts; after the loop's end a failing save or evaluation still does."""
+    return done is not None and done.mark != "trained" and case.precedes(s, done) is False
+
+
+def _undone(case: Case, live: list[Signal], fatal: list[Signal], done: Signal) -> bool:
+    """The planned end was not the end: something died before it, or, once the loop was through, after it."""
+    if done.mark == "trained" and any(case.precedes(done, s) for s in fatal):
+        return True
+    return any(_died_before(case, live, s, done) and case.precedes(s, done) for s in fatal)
 
 
 def _died_before(case: Case, live: list[Signal], s: Signal, end: Signal) -> bool:
@@ -152,7 +171,7 @@ def _fatal(case: Case, live: list[Signal], s: Signal, done: Signal | None) -> bo
         if x.mark in ("exit", "teardown") or x.klass == "collective-timeout":
             return True
     trace = case.trace_of(s)
-    return done is None and trace.end_line - trace.trouble_line <= NEAR_END_LINES
+    return (done is None or done.mark == "trained") and trace.end_line - trace.trouble_line <= NEAR_END_LINES
 
 
 def _strength(case: Case, s: Signal) -> int:
@@ -181,9 +200,19 @@ def _earliest(case: Case, signals: Sequence[Signal]) -> Signal:
 def _first(case: Case, claims: list[Signal]) -> Signal | None:
     if not claims:
         return None
-    first = _earliest(case, claims)
+    first = _earliest(case, _labelled_or_all(claims))
     band = [s for s in claims if _in_band(first, s)]
     return min(band, key=lambda s: (_strength(case, s), s.stream != first.stream, s.offset))
+
+
+def _labelled_or_all(claims: list[Signal]) -> list[Signal]:
+    """Where the launcher labels its ranks' lines, a mere candidate without a label far before the first labelled claim is the batch script's own trouble."""
+    labelled = [s for s in claims if s.rank is not None or s.local_rank is not None or "task" in s.fields]
+    if not labelled:
+        return claims
+    at = {s.stream: s.line for s in reversed(labelled)}
+    early = [s for s in claims if s.role == "candidate" and s not in labelled and s.line < at.get(s.stream, 0) - BAND_LINES]
+    return [s for s in claims if s not in early]
 
 
 def _in_band(first: Signal, s: Signal) -> bool:

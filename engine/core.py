@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from defib.engine.incidents import JobStory, assemble
 from defib.engine.observe import Observation
-from defib.engine.rulebook import Rulebook
+from defib.engine.rulebook import Rule, Rulebook
 from defib.engine.trace import KEEP, NONE, ProgressRows, StreamFold
 from defib.engine.words import AttemptVerdict, JobKey, RuleId, Signal, StreamFacts, StreamId, StreamNo
 
@@ -204,8 +204,13 @@ def signal(book: Rulebook, row: dict[str, object]) -> Signal:
         says = table.rows.get(fields.get(table.key, ""), table.default)
     return Signal(
         RuleId(rule.id), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
-        row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, rule.mark, rule.generic, says.title,  # type: ignore[arg-type, attr-defined]
+        row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, _mark(rule), rule.generic, says.title,  # type: ignore[arg-type, attr-defined]
     )  # fmt: skip
+
+
+def _mark(rule: Rule) -> str | None:
+    """A line that begins a start-up phase announces a launch."""
+    return "start" if rule.phase == "startup" and rule.edge == "begin" else rule.mark
 
 
 def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:

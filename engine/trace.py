@@ -4,7 +4,7 @@ In: a stream's signals and progress rows in offset order, in any grouping. Out: 
 however the rows were grouped. A trace keeps the first `KEEP` signals of each rule and counts the rest; progress is kept as counters (one per format and total).
 
 Where an attempt begins inside a stream: at a `restart` mark; at a `start` mark once the attempt before has ended; where a
-global step counter goes back after the run had ended or a launch had been announced.
+global step counter goes back after the run had ended or a launch had been announced; where the scheduler speaks of another job.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ KEEP = 32
 COUNTERS_MAX = 64
 GLOBAL_PRIORITY = 50  # counters from here up count the run's own steps
 ENDING_MARKS = frozenset((*LIFECYCLE_MARKS, "exit", "completed"))
+BEGINNINGS = frozenset(("start", "restart"))
 NONE = np.iinfo(np.int64).min  # "no value" in integer columns
 
 
@@ -99,6 +100,7 @@ class Trace:
     counts: dict[str, int] = field(default_factory=dict)
     last_by_rule: dict[str, Signal] = field(default_factory=dict)
     progress: Point | None = None  # last time a training or evaluation counter advanced
+    training: Point | None = None  # last time a training counter advanced
     ended: Signal | None = None  # a sign of the end not followed by progress
     pending: Signal | None = None  # a launch announced since the last progress
     trouble_line: int = 0  # last line of anything that is not a locator
@@ -106,6 +108,7 @@ class Trace:
     first_us: int | None = None
     last_us: int | None = None
     spoke: bool = False  # holds any signal or progress
+    begun: bool = False  # launched, moved, or failed: more than the noise of a batch script
 
     def see_time(self, time_us: int | None) -> None:
         if time_us is not None:
@@ -120,6 +123,7 @@ class Trace:
         if n < KEEP:
             self.kept.append(s)
         self.last_by_rule[s.rule] = s
+        self.begun |= s.mark in BEGINNINGS or s.role in ("root", "candidate", "lifecycle")
         if s.role != "locator":
             self.trouble_line = s.line
 
@@ -152,14 +156,22 @@ class StreamFold:
 
     def _signal(self, s: Signal) -> None:
         t = self.now
-        if s.mark == "restart" or (s.mark == "start" and t.ended is not None):
+        if s.mark == "restart" or (s.mark == "start" and t.ended is not None and t.begun):
             if t.spoke:
                 t = self._open(s.offset, s.line)
         elif s.mark == "start" and t.progress is not None and t.pending is None:
             t.pending = s
+        elif _other_job(t.ended, s):
+            t = self._open_after(t.ended, s)
         t.keep(s)
         if s.mark in ENDING_MARKS:
             t.ended = t.ended or s
+
+    def _open_after(self, ended: Signal | None, s: Signal) -> Trace:
+        """A scheduler line about another job: the attempt in between began with the first thing said after the old job's end."""
+        later = [k for k in self.now.kept if ended is not None and k.offset > ended.offset]
+        first = min(later, key=lambda k: k.offset) if later else s
+        return self._open(first.offset, first.line)
 
     def _open(self, offset: int, line: int) -> Trace:
         """Begin the next attempt at a place; signals already kept from there on move over."""
@@ -238,6 +250,7 @@ class StreamFold:
                 del t.counters[min(t.counters, key=lambda k: (t.counters[k].format.priority, t.counters[k].points, k[0], k[1] or 0))]
             counter = t.counters[key] = Counter(fmt, key[1], int(with_step[0]), NONE)
         t.spoke = True
+        t.begun |= fmt.kind != "other"
         counter.throughput.add(rows.throughput[at])
         counter.tflops.add(rows.tflops[at])
         counter.nan_losses += int(np.count_nonzero(rows.bad_loss[at]))
@@ -279,13 +292,16 @@ class StreamFold:
             return
         forward = np.flatnonzero(moved & ~back)
         if len(forward):
-            self._moved_on(t, rows, int(at[forward[-1]]))
+            self._moved_on(t, rows, int(at[forward[-1]]), c.format.kind)
 
     @staticmethod
-    def _moved_on(t: Trace, rows: ProgressRows, row: int) -> None:
+    def _moved_on(t: Trace, rows: ProgressRows, row: int, kind: str) -> None:
         time = int(rows.time_us[row])
-        if t.progress is None or rows.offset[row] > t.progress.offset:
-            t.progress = Point(int(rows.offset[row]), int(rows.line[row]), None if time == NONE else time)
+        point = Point(int(rows.offset[row]), int(rows.line[row]), None if time == NONE else time)
+        if t.progress is None or point.offset > t.progress.offset:
+            t.progress = point
+        if kind == "train" and (t.training is None or point.offset > t.training.offset):
+            t.training = point
         if t.ended is not None and t.ended.offset < rows.offset[row]:
             t.ended = None
         if t.pending is not None and t.pending.offset < rows.offset[row]:
@@ -320,3 +336,11 @@ class StreamFold:
         clock = np.cumsum(np.concatenate(([c.step_clock_s], step_s[known] * ahead)))
         c.step_clock_s = float(clock[-1])
         c.windows.add(clock[1:], steps[known], step_s[known])
+
+
+def _other_job(ended: Signal | None, s: Signal) -> bool:
+    """Both lines are the scheduler's and name different jobs."""
+    if ended is None or ended.role != "lifecycle" or s.role != "lifecycle":
+        return False
+    a, b = ended.fields.get("job_id"), s.fields.get("job_id")
+    return a is not None and b is not None and a != b
