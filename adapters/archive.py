@@ -26,11 +26,23 @@ from defib.engine.words import JobKey, StreamFacts, StreamId
 BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
 NOT_LOGS = frozenset(
-    ".py .pyc .ipynb .json .jsonl .yaml .yml .toml .cfg .ini .sh .md .rst .html .css .js .csv .tsv .parquet .arrow .feather "
-    ".pt .pth .bin .ckpt .safetensors .npy .npz .h5 .hdf5 .pkl .pickle .onnx .idx .tar .zip .whl .so .o .a .duckdb .db .sqlite "
-    ".png .jpg .jpeg .gif .svg .pdf .lock".split()
+    [".py", ".pyc", ".ipynb", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh", ".md", ".rst", ".html", ".css", ".js", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".h5", ".hdf5", ".pkl", ".pickle", ".onnx", ".idx", ".tar", ".zip", ".whl", ".so", ".o", ".a", ".duckdb", ".db", ".sqlite", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".lock"]
 )  # fmt: skip
-MAGIC = (b"\x7fELF", b"PK\x03\x04", b"\x89PNG", b"\x89HDF", b"%PDF", b"\x93NUMPY", b"PAR1", b"SQLite format", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"BZh", b"\xfd7zXZ")
+MAGIC = (
+    b"\x7fELF",
+    b"PK\x03\x04",
+    b"\x89PNG",
+    b"\x89HDF",
+    b"%PDF",
+    b"\x93NUMPY",
+    b"PAR1",
+    b"SQLite format",
+    b"\x80\x02",
+    b"\x80\x03",
+    b"\x80\x04",
+    b"BZh",
+    b"\xfd7zXZ",
+)
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
 CONTROL = bytes(set(range(1, 32)) - {8, 9, 10, 11, 12, 13, 27})
 
@@ -92,7 +104,9 @@ class Archive:
     def close(self) -> None:
         self._items = iter(())
 
-    def _find(self, path: str, named: bool, files: set[tuple[int, int]], folders: set[tuple[int, int]]) -> Iterator[LogFile]:
+    def _find(
+        self, path: str, named: bool, files: set[tuple[int, int]], folders: set[tuple[int, int]]
+    ) -> Iterator[LogFile]:
         try:
             info = os.stat(path)
         except OSError as e:

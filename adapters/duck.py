@@ -44,14 +44,23 @@ def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     """Open a history. User SQL must reach neither files nor network, so external access is off. Raises StoreError with a mend."""
     if read_only and path != ":memory:" and not os.path.exists(path):
         raise StoreError(f"{path}: no history here; run 'defib replay LOGS…' first, or name one with --db")
-    options: dict[str, Any] = {"autoinstall_known_extensions": False, "autoload_known_extensions": False, "memory_limit": "1GB", "threads": 2}
+    options: dict[str, Any] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "memory_limit": "1GB",
+        "threads": 2,
+    }
     try:
         con = duckdb.connect(path, read_only=read_only and path != ":memory:", config=options)
         con.execute("SET enable_external_access = false")
         con.execute("SET lock_configuration = true")
     except duckdb.Error as e:
         said = str(e).splitlines()[0]
-        mend = "another process holds it; wait or use another --db" if "lock" in said.lower() else "is it a DuckDB file of this version, and may you read it?"
+        mend = (
+            "another process holds it; wait or use another --db"
+            if "lock" in said.lower()
+            else "is it a DuckDB file of this version, and may you read it?"
+        )
         raise StoreError(f"{path}: {said}\n    mend: {mend}") from e
     return con
 
@@ -77,8 +86,12 @@ class DuckStore:
     def _check_version(self) -> None:
         row = self.con.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
         if row and int(row[0]) > schema.VERSION:
-            raise StoreError(f"the history was written by a newer defib (schema {row[0]}); upgrade, or use another --db")
-        self.con.execute("INSERT OR REPLACE INTO meta VALUES ('schema', ?), ('rules', ?)", [str(schema.VERSION), self._book.hash])
+            raise StoreError(
+                f"the history was written by a newer defib (schema {row[0]}); upgrade, or use another --db"
+            )
+        self.con.execute(
+            "INSERT OR REPLACE INTO meta VALUES ('schema', ?), ('rules', ?)", [str(schema.VERSION), self._book.hash]
+        )
 
     def apply(self, effects: Iterable[object]) -> None:
         for effect in effects:
@@ -132,7 +145,9 @@ class DuckStore:
         for table in ("attempts", "attempt_streams", "windows", "incidents", "evidence", "nodes"):
             if old:
                 self.con.execute(f"DELETE FROM {table} WHERE attempt_id IN (SELECT unnest(?))", [old])  # noqa: S608 - constant names
-        self.con.execute("DELETE FROM streams WHERE stream_id IN (SELECT unnest(?))", [[self._keys[n] for n in numbers]])
+        self.con.execute(
+            "DELETE FROM streams WHERE stream_id IN (SELECT unnest(?))", [[self._keys[n] for n in numbers]]
+        )
         self._rows("streams", [self._stream_row(self._reads[n]) for n in numbers])
         self._rows("attempts", [self._attempt_row(job, a) for a in effect.attempts])
         self._rows("attempt_streams", [
@@ -186,7 +201,7 @@ class DuckStore:
             "cause_stream": self._keys[s.stream] if s else None, "cause_line": s.line if s else None,
             "cause_offset": s.offset if s else None, "cause_rank": s.rank if s else None, "cause_node": s.node if s else None,
             "cause_text": s.text if s else None, "cascades": a.cascades, "clock": a.clock,
-            "progress_format": p.format if p else None, "first_step": p.first_step if p else None, "last_step": p.last_step if p else None,
+            "progress_format": p.format if p else None, "progress_kind": p.kind if p else None, "first_step": p.first_step if p else None, "last_step": p.last_step if p else None,
             "total_steps": p.total_steps if p else None, "points": p.points if p else None,
             "median_step_s": p.median_step_s if p else None, "p90_step_s": p.p90_step_s if p else None,
             "throughput": p.throughput if p else None, "throughput_unit": p.throughput_unit if p else None,
@@ -270,7 +285,7 @@ def attempt_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any]:
     progress = None
     if p is not None:
         progress = {
-            "format": p.format, "first_step": p.first_step, "last_step": p.last_step, "total_steps": p.total_steps, "points": p.points,
+            "format": p.format, "kind": p.kind, "first_step": p.first_step, "last_step": p.last_step, "total_steps": p.total_steps, "points": p.points,
             "median_step_s": p.median_step_s, "p90_step_s": p.p90_step_s, "throughput": p.throughput, "throughput_unit": p.throughput_unit,
         }  # fmt: skip
     submit = moment(a.job.submit_time_us)

@@ -11,6 +11,7 @@ import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import orjson
@@ -87,12 +88,9 @@ def _cache_dir() -> Path:
 
 
 def _key(files: list[tuple[str, str]]) -> str:
-    import hyperscan
-
-    from defib import __version__
     from defib.engine import scan
 
-    digest = hashlib.sha256(f"{__version__}|{scan.FORMAT}|{hyperscan.__version__}|{_cpu()}".encode())
+    digest = hashlib.sha256(f"{version('defib')}|{scan.FORMAT}|{version('hyperscan')}|{_cpu()}".encode())
     for path, text in sorted(files):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
     return digest.hexdigest()
@@ -128,7 +126,13 @@ def _read(slot: Path) -> LoadedRules | None:
 def _write(slot: Path, loaded: LoadedRules) -> None:
     slot.parent.mkdir(parents=True, exist_ok=True)
     book = loaded.book.to_json()
-    body = orjson.dumps([len(book), *map(len, loaded.databases)]) + b"\n" + book + loaded.databases[0] + loaded.databases[1]
+    body = (
+        orjson.dumps([len(book), *map(len, loaded.databases)])
+        + b"\n"
+        + book
+        + loaded.databases[0]
+        + loaded.databases[1]
+    )
     handle, name = tempfile.mkstemp(dir=slot.parent)
     try:
         with os.fdopen(handle, "wb") as f:

@@ -20,7 +20,7 @@ TABLES = {
         "restart_count INTEGER, attempt_index INTEGER, job_name VARCHAR, framework VARCHAR, verdict VARCHAR, class VARCHAR, "
         "domain VARCHAR, confidence VARCHAR, cause_rule VARCHAR, cause_title VARCHAR, cause_stream VARCHAR, cause_line BIGINT, "
         "cause_offset BIGINT, cause_rank INTEGER, cause_node VARCHAR, cause_text VARCHAR, because VARCHAR, cascades BIGINT, "
-        "progress_format VARCHAR, first_step BIGINT, last_step BIGINT, total_steps BIGINT, points BIGINT, median_step_s DOUBLE, "
+        "progress_format VARCHAR, progress_kind VARCHAR, first_step BIGINT, last_step BIGINT, total_steps BIGINT, points BIGINT, median_step_s DOUBLE, "
         "p90_step_s DOUBLE, throughput DOUBLE, throughput_unit VARCHAR, clock VARCHAR, first_seen TIMESTAMP, last_seen TIMESTAMP, "
         "notes VARCHAR[]",
         "One row per attempt of a job: how it ended, why, and how far it came.",
@@ -126,6 +126,8 @@ def statements() -> list[str]:
     """DDL in order; safe to run on a store that has it already."""
     out = [f"CREATE TABLE IF NOT EXISTS {name} ({columns})" for name, (columns, _) in TABLES.items()]
     out += [f"CREATE OR REPLACE VIEW {name} AS {query}" for name, (query, _) in VIEWS.items()]
-    out += [f"COMMENT ON TABLE {name} IS '{about.replace(chr(39), chr(39) * 2)}'" for name, (_, about) in TABLES.items()]
+    out += [
+        f"COMMENT ON TABLE {name} IS '{about.replace(chr(39), chr(39) * 2)}'" for name, (_, about) in TABLES.items()
+    ]
     out += [f"COMMENT ON VIEW {name} IS '{about.replace(chr(39), chr(39) * 2)}'" for name, (_, about) in VIEWS.items()]
     return out

@@ -93,7 +93,14 @@ def replay(
         if progress is not None:
             progress(outcome.bytes_read, source.total_bytes)
 
-    drive = Drive(Observer(loaded.book, loaded.databases), State(loaded.book), Fan([store], told), options.batch_bytes, read, options.verify)
+    drive = Drive(
+        Observer(loaded.book, loaded.databases),
+        State(loaded.book),
+        Fan([store], told),
+        options.batch_bytes,
+        read,
+        options.verify,
+    )
     try:
         drive.run(source)
     except KeyboardInterrupt:

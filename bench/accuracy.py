@@ -107,8 +107,22 @@ def replay(files: Iterable[Path], block: int | None) -> dict[str, list[dict[str,
     return out
 
 
-def judge(rows: list[dict[str, str]], base: Path, got: dict[str, list[dict[str, Any]]]) -> tuple[dict[str, Score], dict[str, list[int]]]:
-    scores = {k: Score() for k in ("verdict group", "class", "cause line", "cause line within 3", "framework", "first step", "last step", "step time")}
+def judge(
+    rows: list[dict[str, str]], base: Path, got: dict[str, list[dict[str, Any]]]
+) -> tuple[dict[str, Score], dict[str, list[int]]]:
+    scores = {
+        k: Score()
+        for k in (
+            "verdict group",
+            "class",
+            "cause line",
+            "cause line within 3",
+            "framework",
+            "first step",
+            "last step",
+            "step time",
+        )
+    }
     scores["healthy not accused"] = Score()
     confusion: dict[str, list[int]] = {}  # class -> [true positive, false positive, false negative]
     for row in rows:
@@ -123,33 +137,58 @@ def judge(rows: list[dict[str, str]], base: Path, got: dict[str, list[dict[str, 
     return scores, confusion
 
 
-def _ask(row: dict[str, str], path: str, attempts: list[dict[str, Any]], scores: dict[str, Score], confusion: dict[str, list[int]]) -> None:
+def _ask(
+    row: dict[str, str],
+    path: str,
+    attempts: list[dict[str, Any]],
+    scores: dict[str, Score],
+    confusion: dict[str, list[int]],
+) -> None:
     last, name = attempts[-1], row["file"]
     verdict = "stalled" if last["verdict"] == "hung" else last["verdict"]
     wanted = {("stalled" if v == "hung" else v) for v in row["verdicts"].split("|")}
     wanted_groups = {GROUP.get(v, v) for v in wanted}
     scores["verdict group"].add(name, GROUP.get(verdict, verdict) in wanted_groups, verdict, row["verdicts"])
     if "healthy" in row["flags"].split("|"):
-        scores["healthy not accused"].add(name, verdict in HEALTHY, f"{verdict} {(last['cause'] or {}).get('rule')} line {(last['cause'] or {}).get('line')}", "healthy")
+        scores["healthy not accused"].add(
+            name,
+            verdict in HEALTHY,
+            f"{verdict} {(last['cause'] or {}).get('rule')} line {(last['cause'] or {}).get('line')}",
+            "healthy",
+        )
     classes = [c for c in row["classes"].split("|") if c]
     if classes and not wanted & HEALTHY:
         accepted = set().union(*(CLASSES[c] for c in classes))
-        scores["class"].add(name, last["class"] in accepted, f"{last['class']} ({(last['cause'] or {}).get('rule')})", row["classes"])
+        scores["class"].add(
+            name, last["class"] in accepted, f"{last['class']} ({(last['cause'] or {}).get('rule')})", row["classes"]
+        )
         _confuse(confusion, last["class"], accepted)
     roots = [int(x) for x in row["root_lines"].split(";") if x.strip().isdigit()]
     if roots and not wanted & HEALTHY and "pair" not in row["flags"]:
         cause = last["cause"] or {}
         line = cause.get("line") if cause.get("stream") == path else None
         scores["cause line"].add(name, line in roots, f"{line} {cause.get('rule')}", row["root_lines"])
-        scores["cause line within 3"].add(name, line is not None and min(abs(line - r) for r in roots) <= 3, f"{line} {cause.get('rule')}", row["root_lines"])
-    scores["framework"].add(name, last["framework"] in frameworks(row["framework"]), last["framework"], row["framework"])
+        scores["cause line within 3"].add(
+            name,
+            line is not None and min(abs(line - r) for r in roots) <= 3,
+            f"{line} {cause.get('rule')}",
+            row["root_lines"],
+        )
+    scores["framework"].add(
+        name, last["framework"] in frameworks(row["framework"]), last["framework"], row["framework"]
+    )
     steps = [a["progress"] for a in attempts if a["progress"]]
     final = last["progress"] or {}
     if row["first_step"] != "-":
         first = min((p["first_step"] for p in steps), default=None)
         scores["first step"].add(name, first == int(row["first_step"]), first, row["first_step"])
     if row["last_step"] != "-":
-        scores["last step"].add(name, final.get("last_step") == int(row["last_step"]), f"{final.get('last_step')} ({final.get('format')})", row["last_step"])
+        scores["last step"].add(
+            name,
+            final.get("last_step") == int(row["last_step"]),
+            f"{final.get('last_step')} ({final.get('format')})",
+            row["last_step"],
+        )
     if row["median_step_s"] != "-" and float(row["median_step_s"]) > 0:
         said, true = final.get("median_step_s"), float(row["median_step_s"])
         scores["step time"].add(name, said is not None and abs(said - true) <= max(0.1 * true, 0.002), said, true)
@@ -168,13 +207,17 @@ def report(result: dict[str, Any]) -> None:
     print(f"{'question':<22}{'right':>7}{'asked':>7}{'rate':>8}   95 % interval")
     for name, s in result["scores"].items():
         if s["asked"]:
-            print(f"{name:<22}{s['right']:>7}{s['asked']:>7}{100 * s['rate']:>7.1f}%   {100 * s['low']:.0f}-{100 * s['high']:.0f} %")
+            print(
+                f"{name:<22}{s['right']:>7}{s['asked']:>7}{100 * s['rate']:>7.1f}%   {100 * s['low']:.0f}-{100 * s['high']:.0f} %"
+            )
     print(f"\n{'class':<22}{'precision':>10}{'recall':>8}")
     for name, (tp, fp, fn) in sorted(result["classes"].items()):
         precision = f"{tp}/{tp + fp}" if tp + fp else "-"
         recall = f"{tp}/{tp + fn}" if tp + fn else "-"
         print(f"{name:<22}{precision:>10}{recall:>8}")
-    print(f"\nfalse alarms on healthy files: {result['false_alarms']} in {result['healthy_files']} files, {result['healthy_bytes'] / 1e6:.1f} MB")
+    print(
+        f"\nfalse alarms on healthy files: {result['false_alarms']} in {result['healthy_files']} files, {result['healthy_bytes'] / 1e6:.1f} MB"
+    )
     for name, s in result["scores"].items():
         for miss in s["misses"]:
             print(f"  miss [{name}] {miss}")

@@ -105,7 +105,9 @@ class LineCutter:
         """The carried record, shortened, as a piece of its own."""
         self.giants += 1
         body = bytes(self._carry)
-        piece = Piece(self.stream, self._carry_at, self.line, body[:SIDE_MAX] + GIANT_MARK + body[SIDE_MAX:] + b"\n", True)
+        piece = Piece(
+            self.stream, self._carry_at, self.line, body[:SIDE_MAX] + GIANT_MARK + body[SIDE_MAX:] + b"\n", True
+        )
         self._carry_at += len(body) + self._dropped + len(terminator)
         self.line += terminator == b"\n"
         self._carry.clear()

@@ -50,7 +50,9 @@ class Case:
     notes: list[str] = field(default_factory=list)
 
     def trace_of(self, s: Signal) -> Trace:
-        return next(t for t in self.traces if t.stream == s.stream and t.begin_offset <= s.offset <= max(t.end_offset, s.offset))
+        return next(
+            t for t in self.traces if t.stream == s.stream and t.begin_offset <= s.offset <= max(t.end_offset, s.offset)
+        )
 
     def signals(self) -> list[Signal]:
         return [s for t in self.traces for s in t.kept]
@@ -85,7 +87,9 @@ def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
     case = Case(traces, book)
     live = [s for s in case.signals() if not case.progressed_after(s)]
     background = len(case.signals()) - len(live)
-    if any(s.role in CLAIMS for s in case.signals()) and any(s.role in CLAIMS and case.progressed_after(s) for s in case.signals()):
+    if any(s.role in CLAIMS for s in case.signals()) and any(
+        s.role in CLAIMS and case.progressed_after(s) for s in case.signals()
+    ):
         n = sum(s.role in CLAIMS and case.progressed_after(s) for s in case.signals())
         case.notes.append(f"{n} earlier error line{'s were' if n > 1 else ' was'} followed by progress: background")
     del background
@@ -211,7 +215,9 @@ def _labelled_or_all(claims: list[Signal]) -> list[Signal]:
     if not labelled:
         return claims
     at = {s.stream: s.line for s in reversed(labelled)}
-    early = [s for s in claims if s.role == "candidate" and s not in labelled and s.line < at.get(s.stream, 0) - BAND_LINES]
+    early = [
+        s for s in claims if s.role == "candidate" and s not in labelled and s.line < at.get(s.stream, 0) - BAND_LINES
+    ]
     return [s for s in claims if s not in early]
 
 
@@ -261,12 +267,26 @@ def _symptom(case: Case, s: Signal, live: list[Signal]) -> Judgement:
 def _ended(case: Case, s: Signal, live: list[Signal]) -> Judgement:
     klass = LIFECYCLE_CLASS[s.mark or "cancelled"]
     verdict = case.book.class_by_id[klass].verdict if klass in case.book.class_by_id else "cancelled"
-    return _result(case, verdict, klass, Cause(s, klass, _domain(case, s, klass), "certain", "the scheduler or launcher says so"), live, s)
+    return _result(
+        case,
+        verdict,
+        klass,
+        Cause(s, klass, _domain(case, s, klass), "certain", "the scheduler or launcher says so"),
+        live,
+        s,
+    )
 
 
 def _exited(case: Case, s: Signal, live: list[Signal]) -> Judgement:
     because = "a process ended badly and no line says why"
-    return _result(case, "crashed", s.klass or "process-failed", Cause(s, s.klass or "process-failed", s.domain, "unknown", because), live, s)
+    return _result(
+        case,
+        "crashed",
+        s.klass or "process-failed",
+        Cause(s, s.klass or "process-failed", s.domain, "unknown", because),
+        live,
+        s,
+    )
 
 
 def _domain(case: Case, s: Signal, klass: str) -> str:
@@ -276,7 +296,9 @@ def _domain(case: Case, s: Signal, klass: str) -> str:
     return known.fault if known else "unknown"
 
 
-def _result(case: Case, verdict: str, klass: str | None, cause: Cause | None, live: list[Signal], anchor: Signal | None) -> Judgement:
+def _result(
+    case: Case, verdict: str, klass: str | None, cause: Cause | None, live: list[Signal], anchor: Signal | None
+) -> Judgement:
     told = cause.signal if cause else None
     cascades = 0
     if told is not None:

@@ -25,7 +25,11 @@ def numbers(text: pl.Series) -> pl.Series:
     if out.null_count() > text.null_count():
         scaled = bare.str.extract_groups(r"^(?P<n>[-+]?[\d.]+(?:[eE][-+]?\d+)?)(?P<s>[kKMGBT])$").struct.unnest()
         factor = scaled["s"].replace_strict(SCALES, default=None, return_dtype=pl.Float64)
-        out = pl.DataFrame({"a": out, "b": scaled["n"].cast(pl.Float64, strict=False) * factor}).select(pl.coalesce("a", "b")).to_series()
+        out = (
+            pl.DataFrame({"a": out, "b": scaled["n"].cast(pl.Float64, strict=False) * factor})
+            .select(pl.coalesce("a", "b"))
+            .to_series()
+        )
     return out
 
 
@@ -34,12 +38,19 @@ def clock_seconds(text: pl.Series) -> pl.Series:
     parts = text.str.extract_groups(r"^(?:(?P<d>\d+) days?, )?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)").struct.unnest()
     value = {k: pl.col(k).cast(pl.Float64, strict=False) for k in ("d", "h", "m", "s")}
     return parts.select(
-        (value["d"].fill_null(0) * 86400 + value["h"].fill_null(0) * 3600 + value["m"] * 60 + value["s"]).alias("seconds")
+        (value["d"].fill_null(0) * 86400 + value["h"].fill_null(0) * 3600 + value["m"] * 60 + value["s"]).alias(
+            "seconds"
+        )
     ).to_series()
 
 
 def seconds_per_step(rate: pl.Series, unit: pl.Series) -> pl.Series:
     """tqdm's rate flips its unit: `X/s` is inverted, `s/X` taken as it is. Zero and unknown rates are null."""
     frame = pl.DataFrame({"rate": numbers(rate), "unit": unit})
-    per = pl.when(pl.col("unit").str.ends_with("/s")).then(1.0 / pl.col("rate")).when(pl.col("unit").str.starts_with("s/")).then(pl.col("rate"))
+    per = (
+        pl.when(pl.col("unit").str.ends_with("/s"))
+        .then(1.0 / pl.col("rate"))
+        .when(pl.col("unit").str.starts_with("s/"))
+        .then(pl.col("rate"))
+    )
     return frame.select(pl.when(pl.col("rate") > 0).then(per).alias("per")).to_series()

@@ -140,7 +140,9 @@ def check(state: State) -> None:
             assert state.streams[n].facts.job == key, "a stream belongs to its job"
     for open_stream in state.streams.values():
         traces = open_stream.fold.traces
-        assert all(a.end_offset == b.begin_offset for a, b in zip(traces, traces[1:], strict=False)), "attempts of a stream touch"
+        assert all(a.end_offset == b.begin_offset for a, b in zip(traces, traces[1:], strict=False)), (
+            "attempts of a stream touch"
+        )
         for t in traces:
             held: dict[str, int] = {}
             for s in t.kept:
@@ -170,12 +172,16 @@ def _ended(state: State, event: StreamEnded) -> list[Effect]:
     s.end = event
     s.fold.finish(event.end_offset, event.end_line)
     frameworks = tuple(sorted(s.fold.frameworks))
-    return [StreamRead(event.stream, s.id, s.facts, event.end_offset, event.end_line, frameworks, event.tail, event.notes)]
+    return [
+        StreamRead(event.stream, s.id, s.facts, event.end_offset, event.end_line, frameworks, event.tail, event.notes)
+    ]
 
 
 def _judged(state: State, job: JobKey) -> list[Effect]:
     members = state.jobs.pop(job)
-    story = JobStory(job, [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members])
+    story = JobStory(
+        job, [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members]
+    )
     attempts, windows = assemble(story, state.book)
     for n in members:
         del state.streams[n]
@@ -230,7 +236,9 @@ def _rows(rows: pl.DataFrame) -> ProgressRows:
     def real(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return rows[name].fill_null(float("nan")).to_numpy()
 
-    bad = rows.select(pl.col("loss").is_not_null() & ~pl.col("loss").is_finite()).to_series().fill_null(False).to_numpy()
+    bad = (
+        rows.select(pl.col("loss").is_not_null() & ~pl.col("loss").is_finite()).to_series().fill_null(False).to_numpy()
+    )
     return ProgressRows(
         whole("offset"), whole("line"), whole("time_us"), rows["format"].to_list(), whole("step"), whole("total"), whole("rank"),
         real("step_time_s"), real("throughput"), real("tflops"), bad,

@@ -31,7 +31,13 @@ class Reader:
         notes = [note] if note else []
         if self.cutter.giants:
             notes.append(f"{self.cutter.giants} line(s) over 128 KiB seen as head and tail only")
-        return StreamEnded(stream, self.read, self.cutter.line - (not self.cutter.unterminated), tuple(lines[-TAIL_LINES:]), tuple(notes))
+        return StreamEnded(
+            stream,
+            self.read,
+            self.cutter.line - (not self.cutter.unterminated),
+            tuple(lines[-TAIL_LINES:]),
+            tuple(notes),
+        )
 
 
 @dataclass(slots=True)

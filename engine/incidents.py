@@ -26,7 +26,9 @@ class JobStory:
     streams: list[tuple[int, StreamFacts, StreamFold, tuple[tuple[str, ...], tuple[str, ...]]]]
 
 
-def assemble(story: JobStory, book: Rulebook) -> tuple[tuple[AttemptVerdict, ...], tuple[tuple[int, list[dict[str, object]]], ...]]:
+def assemble(
+    story: JobStory, book: Rulebook
+) -> tuple[tuple[AttemptVerdict, ...], tuple[tuple[int, list[dict[str, object]]], ...]]:
     """The job's attempts in order, and (stream, window rows) of their main counters."""
     slots = _slots(story)
     attempts: list[AttemptVerdict] = []
@@ -77,19 +79,28 @@ def _slot_of(t: Trace, k: int, traces: list[Trace], lead: list[Trace]) -> int:
     if len(traces) == len(lead):
         return k
     if t.first_us is not None:
-        begun = [i for i, other in enumerate(lead) if other.first_us is not None and other.first_us <= (t.last_us or t.first_us)]
+        begun = [
+            i
+            for i, other in enumerate(lead)
+            if other.first_us is not None and other.first_us <= (t.last_us or t.first_us)
+        ]
         if begun:
             return begun[-1]
     return len(lead) - len(traces) + k
 
 
 def main_counter(traces: list[Trace]) -> Counter | None:
-    """The counter that speaks for the run: training before the rest, native formats before bars, then the one that moved most."""
-    counters = [c for t in traces for c in t.counters.values() if c.format.kind == "train" and c.format.of is None]
-    moving = [c for c in counters if c.advances > 1] or [c for c in counters if c.advances]
-    if not moving:
-        return None
-    return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
+    """The counter that speaks for the run: training before the rest, native formats before bars, then the one that moved most.
+
+    Where no training step was printed a bar of preparation or evaluation still tells how far the run came (its kind says so).
+    """
+    counters = [c for t in traces for c in t.counters.values() if c.format.of is None]
+    for kinds in (("train",), ("eval", "other")):
+        mine = [c for c in counters if c.format.kind in kinds]
+        moving = [c for c in mine if c.advances > 1] or [c for c in mine if c.advances]
+        if moving:
+            return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
+    return None
 
 
 def _summary(traces: list[Trace]) -> ProgressSummary | None:
@@ -106,7 +117,7 @@ def _summary(traces: list[Trace]) -> ProgressSummary | None:
         per = main.stamped.quantile(0.5)
         rate, unit = (round(1 / per, 6) if per else None), f"{main.format.counts}/s"
     return ProgressSummary(
-        main.format.id, main.format.framework,
+        main.format.id, main.format.framework, main.format.kind,
         min(c.first_step for c in same if c.total == main.total), main.last_step, main.total, main.points,
         times.quantile(0.5) if countable else None, times.quantile(0.9) if countable else None,
         rate, unit if rate is not None else None, main.clock,
@@ -117,7 +128,7 @@ def framework_of(traces: list[Trace], banners: set[str], book: Rulebook) -> str 
     """The framework whose step lines were read, or a more particular one whose banner was seen on top of it."""
     main = main_counter(traces)
     have = set(banners)
-    if main is not None:
+    if main is not None and (main.format.kind != "other" or not have):
         base = main.format.framework
         finer = {b for b in have if base in _refined(b, book)}
         have = finer or {base}
@@ -174,10 +185,17 @@ def _job(key: JobKey, traces: list[Trace]) -> tuple[JobKey, list[str]]:
     """Where no path tells the job id, Slurm's own lines in the log may; it is a label, never a target."""
     if key.job_id is not None:
         return key, []
-    ids = {s.fields["job_id"] for t in traces for s in t.kept if s.role == "lifecycle" and s.fields.get("job_id", "").isdigit()}
+    ids = {
+        s.fields["job_id"]
+        for t in traces
+        for s in t.kept
+        if s.role == "lifecycle" and s.fields.get("job_id", "").isdigit()
+    }
     if len(ids) != 1:
         return key, []
-    return JobKey(key.cluster, ids.pop(), key.array_task, key.submit_time_us, key.place), ["job id read from the log's own lines"]
+    return JobKey(key.cluster, ids.pop(), key.array_task, key.submit_time_us, key.place), [
+        "job id read from the log's own lines"
+    ]
 
 
 def _oddities(traces: list[Trace]) -> list[str]:

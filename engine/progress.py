@@ -103,16 +103,26 @@ def typed(fmt: Format, got: pl.DataFrame) -> pl.DataFrame:
     have = set(got.columns)
 
     def number(name: str) -> pl.Series:
-        return numbers(got[name]).alias(name) if name in have else pl.Series(name, [None] * got.height, dtype=pl.Float64)
+        return (
+            numbers(got[name]).alias(name) if name in have else pl.Series(name, [None] * got.height, dtype=pl.Float64)
+        )
 
     out = pl.DataFrame([number(c) for c in VALUES])
     for name in ("step", "total", "rank"):
         value = number(name)
-        bounded = pl.DataFrame({"v": value}).select(pl.when(pl.col("v").is_between(0, STEP_MAX)).then(pl.col("v").round())).to_series()
+        bounded = (
+            pl.DataFrame({"v": value})
+            .select(pl.when(pl.col("v").is_between(0, STEP_MAX)).then(pl.col("v").round()))
+            .to_series()
+        )
         out = out.with_columns(bounded.cast(pl.Int32 if name == "rank" else pl.Int64, strict=False).alias(name))
     step_time = number("step_time") * SECONDS[fmt.step_time_unit]
     if "rate" in have and "rate_unit" in have:
-        step_time = pl.DataFrame({"a": step_time, "b": seconds_per_step(got["rate"], got["rate_unit"])}).select(pl.coalesce("a", "b")).to_series()
+        step_time = (
+            pl.DataFrame({"a": step_time, "b": seconds_per_step(got["rate"], got["rate_unit"])})
+            .select(pl.coalesce("a", "b"))
+            .to_series()
+        )
     elapsed = clock_seconds(got["elapsed"]) if "elapsed" in have else pl.Series([None] * got.height, dtype=pl.Float64)
     return out.with_columns(
         step_time_s=step_time.alias("s"), elapsed_s=elapsed.alias("e"),

@@ -81,18 +81,33 @@ def _judge(
         return
     if not is_hit:
         by = ", ".join(sorted(book.rules[i].id for i in muted))
-        mend = f"muted by {by}: narrow that rule or this line" if by else "mend the pattern (or 'unless'), or the example"
+        mend = (
+            f"muted by {by}: narrow that rule or this line" if by else "mend the pattern (or 'unless'), or the example"
+        )
         yield _fault(r, e, f"example does not match: {e.line[:120]}", mend)
         return
     for name, value in e.fields.items():
         if got.get(name) != value:
-            yield _fault(r, e, f"capture '{name}' is {got.get(name)!r}, expected {value!r}", "mend 'extract', or the expected value")
+            yield _fault(
+                r,
+                e,
+                f"capture '{name}' is {got.get(name)!r}, expected {value!r}",
+                "mend 'extract', or the expected value",
+            )
     if r.role == "benign" or r.kind == "banner":
         return
     for i in sorted(fired):
         other = book.rules[i]
-        if other.id != r.id and other.kind == "signature" and not (other.generic or r.generic) and other.id not in e.also and r.kind == "signature":
-            yield _fault(r, e, f"{other.id} fires on this line too", f"narrow one of the two, or say 'also: [{other.id}]'")
+        if (
+            other.id != r.id
+            and other.kind == "signature"
+            and not (other.generic or r.generic)
+            and other.id not in e.also
+            and r.kind == "signature"
+        ):
+            yield _fault(
+                r, e, f"{other.id} fires on this line too", f"narrow one of the two, or say 'also: [{other.id}]'"
+            )
 
 
 def _prove_format(f: Format) -> Iterator[Problem]:
@@ -114,7 +129,12 @@ def _prove_format(f: Format) -> Iterator[Problem]:
                 for name, value in e.fields.items():
                     found = got[name][i] if name in got.columns else None
                     if found != value:
-                        yield _fault(f, e, f"capture '{name}' is {found!r}, expected {value!r}", "mend the pattern, or the expected value")
+                        yield _fault(
+                            f,
+                            e,
+                            f"capture '{name}' is {found!r}, expected {value!r}",
+                            "mend the pattern, or the expected value",
+                        )
 
 
 def _prove_template(t: Template) -> Iterator[Problem]:
@@ -129,4 +149,9 @@ def _prove_template(t: Template) -> Iterator[Problem]:
                 found = text.str.extract_groups(t.pattern).struct.unnest().row(0, named=True)
                 for name, value in e.fields.items():
                     if found.get(name) != value:
-                        yield _fault(t, e, f"capture '{name}' is {found.get(name)!r}, expected {value!r}", "mend the pattern, or the expected value")
+                        yield _fault(
+                            t,
+                            e,
+                            f"capture '{name}' is {found.get(name)!r}, expected {value!r}",
+                            "mend the pattern, or the expected value",
+                        )

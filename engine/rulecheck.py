@@ -80,7 +80,9 @@ def _pydantic_problem(source: yamlpos.Positioned, err: dict[str, Any], model: ty
     key = str(loc[-1]) if loc else ""
     if kind == "extra_forbidden":
         close = difflib.get_close_matches(key, sorted(_all_keys(model)), n=1)
-        return source.problem(loc, f"unknown key '{key}'", f"did you mean '{close[0]}'?" if close else "remove it", rule)
+        return source.problem(
+            loc, f"unknown key '{key}'", f"did you mean '{close[0]}'?" if close else "remove it", rule
+        )
     if kind == "missing":
         return source.problem(loc[:-1], f"'{key}' is missing", f"add '{key}: …'", rule)
     if kind == "literal_error":
@@ -111,7 +113,15 @@ def _all_keys(model: type[Any]) -> Iterator[str]:
     for m in seen:
         for name, info in m.model_fields.items():
             yield info.alias or name
-            for sub in (models.Signature, models.Format, models.Phase, models.Banner, models.Hit, models.Row, models.Template):
+            for sub in (
+                models.Signature,
+                models.Format,
+                models.Phase,
+                models.Banner,
+                models.Hit,
+                models.Row,
+                models.Template,
+            ):
                 if sub.__name__ in str(info.annotation) and sub not in seen:
                     seen.append(sub)
 
@@ -212,26 +222,45 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
     things: list[Any] = [*book.rules, *book.formats, *book.prefixes, *book.paths]
     for t in things:
         if t.id in named:
-            out.append(Problem(t.path, t.at, 1, "id is taken", f"{named[t.id]} has it; ids are for ever, choose another", t.id))
+            out.append(
+                Problem(t.path, t.at, 1, "id is taken", f"{named[t.id]} has it; ids are for ever, choose another", t.id)
+            )
         named[t.id] = f"{t.path}:{t.at}"
     for source, m in parsed:
         family = getattr(m, "family", None) or getattr(m, "framework", None)
         for key in ("signatures", "formats", "phases", "banners"):
             for i, r in enumerate(getattr(m, key, ())):
                 if family and not r.id.startswith(family + "."):
-                    out.append(source.problem((key, i, "id"), f"id must begin with '{family}.'", f"write '{family}.{r.id}'", r.id))
+                    out.append(
+                        source.problem(
+                            (key, i, "id"), f"id must begin with '{family}.'", f"write '{family}.{r.id}'", r.id
+                        )
+                    )
     for r in book.rules:
         out += _rule_vocabulary(book, r)
     units = {"s", "ms", "us", "min", "h"}
     rates = {"tokens/s", "tokens/s/gpu", "samples/s", "samples/s/gpu", "TFLOP/s/gpu", "steps/s", None}
     for f in book.formats:
         if f.step_time_unit not in units:
-            out.append(Problem(f.path, f.at, 1, f"units.step_time '{f.step_time_unit}'", f"one of {', '.join(sorted(units))}", f.id))
+            out.append(
+                Problem(
+                    f.path, f.at, 1, f"units.step_time '{f.step_time_unit}'", f"one of {', '.join(sorted(units))}", f.id
+                )
+            )
         if f.throughput_unit not in rates:
             mend = "one of " + ", ".join(sorted(u for u in rates if u))
             out.append(Problem(f.path, f.at, 1, f"units.throughput '{f.throughput_unit}'", mend, f.id))
         if f.of is not None and f.of not in book.format_by_id:
-            out.append(Problem(f.path, f.at, 1, f"'of' names no format: '{f.of}'", "give the id of the format that prints the step", f.id))
+            out.append(
+                Problem(
+                    f.path,
+                    f.at,
+                    1,
+                    f"'of' names no format: '{f.of}'",
+                    "give the id of the format that prints the step",
+                    f.id,
+                )
+            )
         if f.priority < 0:
             out.append(Problem(f.path, f.at, 1, "priority is not a number", "0 to 100", f.id))
     return out
@@ -245,7 +274,10 @@ def _rule_vocabulary(book: Rulebook, r: Rule) -> Iterator[Problem]:
         yield fault("no pattern", "add 'pattern: …' (or 'patterns: [...]')")
     if r.klass is not None and r.klass not in book.class_by_id:
         close = difflib.get_close_matches(r.klass, list(book.class_by_id), n=1)
-        yield fault(f"class '{r.klass}' is not in classes.yaml", f"did you mean '{close[0]}'?" if close else "use an id of classes.yaml")
+        yield fault(
+            f"class '{r.klass}' is not in classes.yaml",
+            f"did you mean '{close[0]}'?" if close else "use an id of classes.yaml",
+        )
     if r.kind == "signature" and r.klass is None and r.role in ("root", "candidate") and r.table is None:
         yield fault(f"role {r.role} needs a class", "add 'class: …' from classes.yaml")
     if r.table is not None and r.table not in book.table_by_id:
@@ -263,9 +295,23 @@ def _dialects(book: Rulebook) -> Iterator[Problem]:
             yield from _hyperscan_fault(r, p)
         for p in r.patterns:
             if TRAILING_QUANTIFIER.search(p) and r.role != "benign" and r.kind != "banner":
-                yield Problem(r.path, r.at, 1, f"pattern ends in a quantifier: {p}", "cut it before the quantifier: every further character would be one more match", r.id)
+                yield Problem(
+                    r.path,
+                    r.at,
+                    1,
+                    f"pattern ends in a quantifier: {p}",
+                    "cut it before the quantifier: every further character would be one more match",
+                    r.id,
+                )
             if BOUNDED_GAP.search(p):
-                yield Problem(r.path, r.at, 1, f"bounded gap in {p}", "write '.*': a dot never crosses a record, and bounded gaps blow up the database", r.id)
+                yield Problem(
+                    r.path,
+                    r.at,
+                    1,
+                    f"bounded gap in {p}",
+                    "write '.*': a dot never crosses a record, and bounded gaps blow up the database",
+                    r.id,
+                )
         for p in r.extract:
             yield from _rust_fault(r, p, models.CAPTURES)
     for f in book.formats:
@@ -274,7 +320,14 @@ def _dialects(book: Rulebook) -> Iterator[Problem]:
         for p in f.unless:
             yield from _rust_fault(f, p, None)
         if f.of is None and "(?P<step>" not in f.pattern:
-            yield Problem(f.path, f.at, 1, "pattern captures no step", "name a group (?P<step>…), or give 'of:' for value lines", f.id)
+            yield Problem(
+                f.path,
+                f.at,
+                1,
+                "pattern captures no step",
+                "name a group (?P<step>…), or give 'of:' for value lines",
+                f.id,
+            )
     for t in book.prefixes:
         yield from _rust_fault(t, t.pattern, models.CAPTURES)
     for t in book.paths:
@@ -287,7 +340,9 @@ def _hyperscan_fault(rule: Rule, pattern: str) -> Iterator[Problem]:
         db.compile(expressions=[pattern.encode()], ids=[0], elements=1, flags=[hyperscan.HS_FLAG_MULTILINE])
     except hyperscan.error as e:
         said = str(e)
-        mend = next((m for word, m in HYPERSCAN_MENDS if word.lower() in said.lower()), "see rules/README.md for the dialect")
+        mend = next(
+            (m for word, m in HYPERSCAN_MENDS if word.lower() in said.lower()), "see rules/README.md for the dialect"
+        )
         yield Problem(rule.path, rule.at, 1, f"Hyperscan refuses {pattern}: {said}", mend, rule.id)
 
 
@@ -298,14 +353,20 @@ def _rust_fault(owner: Any, pattern: str, vocabulary: frozenset[str] | None) -> 
         pl.Series([""]).str.contains(pattern)
     except pl.exceptions.PolarsError as e:
         said = " ".join(str(e).split())
-        mend = "Rust's regex has no look-around or back-references" if "look" in said else "see rules/README.md for the dialect"
+        mend = (
+            "Rust's regex has no look-around or back-references"
+            if "look" in said
+            else "see rules/README.md for the dialect"
+        )
         yield Problem(owner.path, owner.at, 1, f"regex does not compile: {pattern}: {said[-160:]}", mend, owner.id)
         return
     if vocabulary is None:
         return
     names = re.findall(r"\(\?P?<([A-Za-z_][A-Za-z0-9_]*)>", pattern)
     if not names:
-        yield Problem(owner.path, owner.at, 1, f"no named capture in {pattern}", "name a group (?P<rank>…), or drop it", owner.id)
+        yield Problem(
+            owner.path, owner.at, 1, f"no named capture in {pattern}", "name a group (?P<rank>…), or drop it", owner.id
+        )
     for name in names:
         if name not in vocabulary:
             close = difflib.get_close_matches(name, sorted(vocabulary), n=1)

@@ -25,7 +25,11 @@ FORMAT = 4  # of the compiled databases; part of the cache key
 MULTILINE = hs.HS_FLAG_MULTILINE
 ONCE = hs.HS_FLAG_MULTILINE | hs.HS_FLAG_SINGLEMATCH
 
-_IN_CLASS = {"s": r" \t\r\f\v", "D": r"\x00-\x09\x0b-\x2f\x3a-\xff", "W": r"\x00-\x09\x0b-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\xff"}
+_IN_CLASS = {
+    "s": r" \t\r\f\v",
+    "D": r"\x00-\x09\x0b-\x2f\x3a-\xff",
+    "W": r"\x00-\x09\x0b-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\xff",
+}
 _OUTSIDE = {"s": r"[ \t\r\f\v]", "D": r"[^0-9\n]", "W": r"[^0-9A-Za-z_\n]"}
 
 
@@ -205,4 +209,6 @@ def _scan(db: hs.Database | None, text: bytes) -> tuple[I64, I64]:
         add_end(end)
 
     db.scan(text, match_event_handler=found)
-    return np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), np.frombuffer(ends, np.int64) if ends else np.empty(0, np.int64)
+    return np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), np.frombuffer(
+        ends, np.int64
+    ) if ends else np.empty(0, np.int64)

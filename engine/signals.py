@@ -55,9 +55,6 @@ class SignalReader:
 
     def _fields(self, rule: I64, text: pl.Series, task: pl.Series) -> list[dict[str, str]]:
         out: list[dict[str, str]] = [{} for _ in range(len(rule))]
-        for i, t in enumerate(task):
-            if t is not None:
-                out[i]["task"] = str(t)
         for code in np.unique(rule):
             patterns = self._rules[code].extract
             if not patterns:
@@ -70,6 +67,9 @@ class SignalReader:
                     for row, value in zip(rows, groups[name], strict=True):
                         if value is not None:
                             out[row].setdefault(name, value[:200])
+        for i, t in enumerate(task):
+            if t is not None:
+                out[i].setdefault("task", str(t))
         return out
 
     @staticmethod
@@ -91,4 +91,6 @@ class SignalReader:
 
 def shorten(text: str, limit: int = TEXT_BYTES_MAX) -> str:
     """At most `limit` characters; the end of a long line is the telling part (what came before is mostly a progress bar)."""
-    return text if len(text) <= limit else text[:TEXT_CHARS_BEFORE] + " [...] " + text[-(limit - TEXT_CHARS_BEFORE - 7) :]
+    return (
+        text if len(text) <= limit else text[:TEXT_CHARS_BEFORE] + " [...] " + text[-(limit - TEXT_CHARS_BEFORE - 7) :]
+    )

@@ -41,7 +41,9 @@ def _from_groups(groups: pl.Series, zoned: bool) -> pl.Series:
     seconds = number["h"] * 3600 + number["mi"] * 60 + number["s"]
     if zoned:
         digits = pl.col("z").str.replace_all(":", "")
-        minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False) * 60 + digits.str.slice(3, 2).cast(pl.Int64, strict=False)
+        minutes = digits.str.slice(1, 2).cast(pl.Int64, strict=False) * 60 + digits.str.slice(3, 2).cast(
+            pl.Int64, strict=False
+        )
         shift = pl.when(digits.str.starts_with("-")).then(-minutes).otherwise(minutes).fill_null(0)
         seconds = seconds - shift * 60
     valid = number["mo"].is_between(1, 12) & number["d"].is_between(1, 31)

@@ -76,7 +76,9 @@ class Survey:
         if not len(batch.ends):
             return
         offsets = np.concatenate((np.zeros(1, np.int64), batch.ends + 1))
-        records = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(batch.ends), [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)])
+        records = pa.LargeBinaryArray.from_buffers(
+            pa.large_binary(), len(batch.ends), [None, pa.py_buffer(offsets), pa.py_buffer(batch.buffer)]
+        )
         bad = np.flatnonzero(pc.match_substring_regex(records, LOOKS_BAD).to_numpy(zero_copy_only=False))
         if not len(bad):
             return
@@ -84,7 +86,9 @@ class Survey:
         _, muted, benign = observer.scanner.vetoes(batch, bad)
         quiet = set(muted[benign].tolist())
         self.muted += len(quiet)
-        spoken = {(s, o) for s, o in zip(seen.signals["stream"].to_pylist(), seen.signals["offset"].to_pylist(), strict=True)}
+        spoken = {
+            (s, o) for s, o in zip(seen.signals["stream"].to_pylist(), seen.signals["offset"].to_pylist(), strict=True)
+        }
         for record, n, s, o in zip(bad.tolist(), line.tolist(), stream.tolist(), offset.tolist(), strict=True):
             if record in quiet or (s, o) in spoken:
                 continue

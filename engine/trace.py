@@ -209,7 +209,9 @@ class StreamFold:
             self._count(t, key, rows, at)
         return end
 
-    def _groups(self, rows: ProgressRows, start: int, end: int) -> Iterator[tuple[tuple[str, int | None], npt.NDArray[np.int64]]]:
+    def _groups(
+        self, rows: ProgressRows, start: int, end: int
+    ) -> Iterator[tuple[tuple[str, int | None], npt.NDArray[np.int64]]]:
         """Row numbers per counter key, keys in order of first appearance."""
         groups: dict[tuple[str, int | None], list[int]] = {}
         total = rows.total[start:end].tolist()
@@ -247,7 +249,11 @@ class StreamFold:
             if not len(with_step):
                 return
             if len(t.counters) >= COUNTERS_MAX:
-                del t.counters[min(t.counters, key=lambda k: (t.counters[k].format.priority, t.counters[k].points, k[0], k[1] or 0))]
+                del t.counters[
+                    min(
+                        t.counters, key=lambda k: (t.counters[k].format.priority, t.counters[k].points, k[0], k[1] or 0)
+                    )
+                ]
             counter = t.counters[key] = Counter(fmt, key[1], int(with_step[0]), NONE)
         t.spoke = True
         t.begun |= fmt.kind != "other"
@@ -322,7 +328,11 @@ class StreamFold:
 
     @staticmethod
     def _window(
-        c: Counter, rows: ProgressRows, at: npt.NDArray[np.int64], moved: npt.NDArray[np.bool_], before: npt.NDArray[np.int64]
+        c: Counter,
+        rows: ProgressRows,
+        at: npt.NDArray[np.int64],
+        moved: npt.NDArray[np.bool_],
+        before: npt.NDArray[np.int64],
     ) -> None:
         """Put the advances on the counter's clock. Rows without a stamp on a stamped counter are left out."""
         picked = at[moved]

@@ -172,6 +172,7 @@ class ProgressSummary:
 
     format: str
     framework: str
+    kind: str  # train | eval | other: what the counter counts; only `train` is training
     first_step: int | None
     last_step: int | None
     total_steps: int | None

@@ -48,17 +48,22 @@ def read(path: str, text: str) -> Positioned:
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        out.problems.append(Problem(path, line, column, f"not YAML: {e.problem}", "check quotes, colons and indentation here"))
+        out.problems.append(
+            Problem(path, line, column, f"not YAML: {e.problem}", "check quotes, colons and indentation here")
+        )
         return out
     except yaml.YAMLError as e:
-        out.problems.append(Problem(path, 1, 1, f"not YAML: {e}", "the file must be UTF-8 text without control characters"))
+        out.problems.append(
+            Problem(path, 1, 1, f"not YAML: {e}", "the file must be UTF-8 text without control characters")
+        )
         return out
     # libyaml resolves aliases while composing, so they are only visible in the text's own event stream.
     if re.search(r"^[^#'\"]*[:\-] +[&*][A-Za-z0-9_]", text, re.M):
         for event in yaml.parse(text, Loader=_Loader):
             if getattr(event, "anchor", None):
-                mark = event.start_mark
-                out.problems.append(Problem(path, mark.line + 1, mark.column + 1, "anchors and aliases are not allowed", "write the value out"))
+                start: Any = event.start_mark
+                said = "anchors and aliases are not allowed"
+                out.problems.append(Problem(path, start.line + 1, start.column + 1, said, "write the value out"))
     out.data = _value(node, (), out) if node is not None else None
     return out
 

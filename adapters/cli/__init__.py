@@ -70,7 +70,10 @@ def _command(name: str):  # type: ignore[no-untyped-def]
 
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="defib", description="Reads the logs of training jobs and knows what happened to each run.", epilog=EPILOG, formatter_class=RAW
+        prog="defib",
+        description="Reads the logs of training jobs and knows what happened to each run.",
+        epilog=EPILOG,
+        formatter_class=RAW,
     )
     parser.add_argument("--version", action="version", version=f"defib {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
@@ -82,11 +85,20 @@ def build_parser() -> argparse.ArgumentParser:
 
 def _db(p: argparse.ArgumentParser) -> None:
     default = os.environ.get("DEFIB_DB", "defib.duckdb")
-    p.add_argument("--db", default=default, help="history file (default: $DEFIB_DB or ./defib.duckdb; ':memory:' keeps nothing)")
+    p.add_argument(
+        "--db", default=default, help="history file (default: $DEFIB_DB or ./defib.duckdb; ':memory:' keeps nothing)"
+    )
 
 
 def _extra_rules(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--rules", action="append", default=[], type=Path, metavar="DIR", help="a folder of your own rules beside ours (repeatable)")
+    p.add_argument(
+        "--rules",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="DIR",
+        help="a folder of your own rules beside ours (repeatable)",
+    )
 
 
 def _output(p: argparse.ArgumentParser) -> None:
@@ -109,11 +121,22 @@ def _replay(commands) -> None:  # type: ignore[no-untyped-def]
     out = p.add_mutually_exclusive_group()
     out.add_argument("--json", action="store_true", help="one JSON document")
     out.add_argument("--jsonl", action="store_true", help="one JSON object per attempt, one a line")
-    p.add_argument("--fail-on", default="", metavar="VERDICT[,…]", help="exit 1 if an attempt ended so, e.g. crashed,stalled")
-    p.add_argument("--block-bytes", type=_bytes, default=1024 * 1024, help="bytes read at a time (the result does not depend on it)")
+    p.add_argument(
+        "--fail-on", default="", metavar="VERDICT[,…]", help="exit 1 if an attempt ended so, e.g. crashed,stalled"
+    )
+    p.add_argument(
+        "--block-bytes",
+        type=_bytes,
+        default=1024 * 1024,
+        help="bytes read at a time (the result does not depend on it)",
+    )
     p.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
     p.set_defaults(run="replay:replay")
-    c = commands.add_parser("check-log", help="what is and is not recognised in a log", description="What is and is not recognised in a log: progress, phases, ranks, stamps, error-looking lines without a rule.")
+    c = commands.add_parser(
+        "check-log",
+        help="what is and is not recognised in a log",
+        description="What is and is not recognised in a log: progress, phases, ranks, stamps, error-looking lines without a rule.",
+    )
     c.add_argument("paths", nargs="+", metavar="FILE")
     _extra_rules(c)
     c.add_argument("--json", action="store_true")
@@ -121,14 +144,24 @@ def _replay(commands) -> None:  # type: ignore[no-untyped-def]
 
 
 def _listings(commands) -> None:  # type: ignore[no-untyped-def]
-    for name, about in (("jobs", "one row per job"), ("attempts", "one row per attempt"), ("incidents", "one row per attempt that did not end well")):
+    for name, about in (
+        ("jobs", "one row per job"),
+        ("attempts", "one row per attempt"),
+        ("incidents", "one row per attempt that did not end well"),
+    ):
         p = commands.add_parser(name, help=about)
         p.add_argument("-j", "--job", help="only this job (its id, name or path)")
         _db(p)
         _output(p)
         p.set_defaults(run=f"query:{name}")
-    w = commands.add_parser("why", help="the story of one job, attempt or log", description="Why did it end so: the cause with its evidence, what followed, how far it came, and what the default policy says.")
-    w.add_argument("what", metavar="JOB_OR_FILE", nargs="+", help="a job id, job name or attempt id in the history, or log files")
+    w = commands.add_parser(
+        "why",
+        help="the story of one job, attempt or log",
+        description="Why did it end so: the cause with its evidence, what followed, how far it came, and what the default policy says.",
+    )
+    w.add_argument(
+        "what", metavar="JOB_OR_FILE", nargs="+", help="a job id, job name or attempt id in the history, or log files"
+    )
     _db(w)
     _extra_rules(w)
     w.add_argument("--json", action="store_true")

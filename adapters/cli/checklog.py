@@ -39,7 +39,9 @@ def check_log(args: Any) -> int:
             if batch.size:
                 survey.add(observer, batch, observer.observe(batch))
             if isinstance(item, Closed):
-                documents.append(document(loaded.book, survey, path, read, cutter.line - 1 + cutter.unterminated, item.note))
+                documents.append(
+                    document(loaded.book, survey, path, read, cutter.line - 1 + cutter.unterminated, item.note)
+                )
                 if not args.json:
                     report(documents[-1])
     if args.json:
@@ -53,11 +55,31 @@ def document(book: Any, s: Any, path: str, read: int, lines: int, note: str | No
     rules = []
     for rule, n in sorted(s.rules.items(), key=lambda x: (-x[1], x[0])):
         r = book.by_id[rule]
-        rules.append({"rule": rule, "kind": r.kind, "phase": r.phase, "role": r.role, "class": r.klass, "title": r.title, "count": n, "first_line": s.first_line[rule]})
+        rules.append(
+            {
+                "rule": rule,
+                "kind": r.kind,
+                "phase": r.phase,
+                "role": r.role,
+                "class": r.klass,
+                "title": r.title,
+                "count": n,
+                "first_line": s.first_line[rule],
+            }
+        )
     formats = []
     for fmt, (n, first, last) in sorted(s.formats.items(), key=lambda x: (-x[1][0], x[0])):
         f = book.format_by_id[fmt]
-        formats.append({"format": fmt, "framework": f.framework, "kind": f.kind, "lines": n, "first_step": first, "last_step": last})
+        formats.append(
+            {
+                "format": fmt,
+                "framework": f.framework,
+                "kind": f.kind,
+                "lines": n,
+                "first_step": first,
+                "last_step": last,
+            }
+        )
     unknown = sorted(s.unknown.values(), key=lambda u: (-u.count, u.line))
     return {
         "path": path, "bytes": read, "lines": lines, "records": s.records, "note": note, "frameworks": sorted(s.frameworks),
@@ -68,26 +90,37 @@ def document(book: Any, s: Any, path: str, read: int, lines: int, note: str | No
 
 
 def report(d: dict[str, Any]) -> None:
-    print(f"{safe(d['path'])}: {d['lines']:,} lines, {d['records']:,} records, {size(d['bytes'])}" + (f" ({safe(d['note'])})" if d["note"] else ""))
+    print(
+        f"{safe(d['path'])}: {d['lines']:,} lines, {d['records']:,} records, {size(d['bytes'])}"
+        + (f" ({safe(d['note'])})" if d["note"] else "")
+    )
     print(f"  banners     {', '.join(d['frameworks']) or 'none seen'}")
     if not d["progress"]:
-        print("  progress    NOT RECOGNISED: no line of a known format; teach it with a rule of your own (README, 'Your own rules')")
+        print(
+            "  progress    NOT RECOGNISED: no line of a known format; teach it with a rule of your own (README, 'Your own rules')"
+        )
     for f in d["progress"]:
         steps = "" if f["first_step"] is None else f", steps {f['first_step']:,} to {f['last_step']:,}"
         print(f"  progress    {f['format']}: {f['lines']:,} lines ({f['kind']}){steps}")
     phases = ", ".join(f"{r['phase']} ({r['rule']} x{r['count']})" for r in d["phases"])
     print(f"  phases      {phases or 'none seen'}")
     ranks, nodes = d["ranks"], d["nodes"]
-    print(f"  ranks       {f'{len(ranks)} named ({ranks[0]} to {ranks[-1]})' if ranks else 'none named'}; nodes: {cut(safe(', '.join(nodes)), 100) if nodes else 'none named'}")
+    print(
+        f"  ranks       {f'{len(ranks)} named ({ranks[0]} to {ranks[-1]})' if ranks else 'none named'}; nodes: {cut(safe(', '.join(nodes)), 100) if nodes else 'none named'}"
+    )
     told = d["stamped"] + d["unstamped"]
     stamped = f"on {d['stamped']:,} of {told:,} recognised lines" if told else "no recognised line to carry one"
     print(f"  timestamps  {stamped}")
     for r in d["signatures"]:
-        print(f"  rule        {r['rule']} x{r['count']} ({r['role']}), first at line {r['first_line']}: {safe(r['title'])}")
+        print(
+            f"  rule        {r['rule']} x{r['count']} ({r['role']}), first at line {r['first_line']}: {safe(r['title'])}"
+        )
     if d["muted"]:
         print(f"  muted       {d['muted']:,} alarming-looking lines are known to be harmless")
     shapes = d["unknown"]
-    print(f"  unknown     {f'{len(shapes)} shapes of error-looking lines have no rule' if shapes else 'no error-looking line without a rule'}")
+    print(
+        f"  unknown     {f'{len(shapes)} shapes of error-looking lines have no rule' if shapes else 'no error-looking line without a rule'}"
+    )
     for u in shapes[:UNKNOWN_SHOWN]:
         print(f"    {u['count']:>6} x  line {u['line']}: {cut(safe(u['text']), 140)}")
     if len(shapes) > UNKNOWN_SHOWN:

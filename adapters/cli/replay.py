@@ -22,7 +22,10 @@ def replay(args: Any) -> int:
 
     wanted = {v for v in args.fail_on.split(",") if v}
     if wanted - set(VERDICTS):
-        print(f"defib: --fail-on knows {', '.join(VERDICTS)}; not {', '.join(sorted(wanted - set(VERDICTS)))}", file=sys.stderr)
+        print(
+            f"defib: --fail-on knows {', '.join(VERDICTS)}; not {', '.join(sorted(wanted - set(VERDICTS)))}",
+            file=sys.stderr,
+        )
         return 2
     rows: list[tuple[Any, ...]] = []
     objects: list[dict[str, Any]] = []
@@ -58,7 +61,7 @@ def row(a: AttemptVerdict, paths: dict[int, str]) -> tuple[Any, ...]:
     """An attempt as a line of the table."""
     p, c = a.progress, a.cause
     steps = None
-    if p is not None:
+    if p is not None and p.kind == "train":
         total = f"/{p.total_steps:,}" if p.total_steps is not None else ""
         steps = f"{p.first_step:,}-{p.last_step:,}{total}"
     where = cause = None
@@ -68,13 +71,26 @@ def row(a: AttemptVerdict, paths: dict[int, str]) -> tuple[Any, ...]:
         cause = f"{c.signal.rule} at {os.path.basename(paths[c.signal.stream])}:{c.signal.line}"
     job = a.job.job_id or a.job_name or os.path.basename(a.job.place)
     task = f"_{a.job.array_task}" if a.job.array_task else ""
-    return (f"{job}{task}", a.index + 1, a.verdict, a.framework, steps, duration(p.median_step_s) if p else None, a.klass, where, cause)
+    return (
+        f"{job}{task}",
+        a.index + 1,
+        a.verdict,
+        a.framework,
+        steps,
+        duration(p.median_step_s) if p and p.kind == "train" else None,
+        a.klass,
+        where,
+        cause,
+    )
 
 
 def summary(outcome: wire.Outcome, db: str) -> None:
     told = ", ".join(f"{n} {v}" for v, n in sorted(outcome.verdicts.items(), key=lambda x: (-x[1], x[0])))
     kept = "nothing kept" if db == ":memory:" else f"history in {safe(db)}"
-    print(f"{outcome.attempts} attempts in {outcome.files} files ({size(outcome.bytes_read)}): {told or 'nothing'}; {kept}", file=sys.stderr)
+    print(
+        f"{outcome.attempts} attempts in {outcome.files} files ({size(outcome.bytes_read)}): {told or 'nothing'}; {kept}",
+        file=sys.stderr,
+    )
     if outcome.interrupted:
         print("interrupted: jobs judged so far are kept, the rest is not", file=sys.stderr)
     for u in outcome.unread:
@@ -123,4 +139,12 @@ def _bar() -> Any:
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as Bar
 
-    return Bar(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+    return Bar(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+        transient=True,
+    )

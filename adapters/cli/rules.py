@@ -19,7 +19,9 @@ def check(args: Any) -> int:
         for problem in e.problems:
             print("\n".join(safe(line) for line in str(problem).splitlines()))
         files = len({p.path for p in e.problems})
-        print(f"Found {len(e.problems)} problem{'s' if len(e.problems) != 1 else ''} in {files} file{'s' if files != 1 else ''}.")
+        print(
+            f"Found {len(e.problems)} problem{'s' if len(e.problems) != 1 else ''} in {files} file{'s' if files != 1 else ''}."
+        )
         return 1
     book = loaded.book
     proofs: list[Any] = [*book.rules, *book.formats, *book.prefixes, *book.paths]
@@ -47,14 +49,20 @@ def list_rules(args: Any) -> int:
     from defib.adapters.cli.tables import table, write_json, write_jsonl
 
     book = rulefiles.load(args.rules).book
-    things = sorted([*book.rules, *book.formats], key=lambda r: r.id)
+    things: list[Any] = sorted([*book.rules, *book.formats], key=lambda r: str(r.id))
     if args.jsonl:
         write_jsonl([rule_object(r) for r in things])
     elif args.json:
         write_json({"schema": "defib/rules/1", "rows": [rule_object(r) for r in things]})
     else:
         names = ("ID", "KIND", "ROLE", "CLASS", "TITLE")
-        table(names, [(r.id, getattr(r, "kind", "format"), getattr(r, "role", None), getattr(r, "klass", None), r.title) for r in things])
+        table(
+            names,
+            [
+                (r.id, getattr(r, "kind", "format"), getattr(r, "role", None), getattr(r, "klass", None), r.title)
+                for r in things
+            ],
+        )
     return 0
 
 
@@ -73,14 +81,33 @@ def show(args: Any) -> int:
         write_json({"schema": "defib/rule/1", **dataclasses.asdict(rule)})
         return 0
     print(f"{rule.id}  ({rule.path}:{rule.at})\n  {rule.title}")
-    for name in ("kind", "role", "klass", "domain", "mark", "looks_back", "phase", "edge", "framework", "counts", "priority", "status", "limits"):
+    for name in (
+        "kind",
+        "role",
+        "klass",
+        "domain",
+        "mark",
+        "looks_back",
+        "phase",
+        "edge",
+        "framework",
+        "counts",
+        "priority",
+        "status",
+        "limits",
+    ):
         value = getattr(rule, name, None)
         if value is not None:
             print(f"  {'class' if name == 'klass' else name}: {safe(str(value))}")
     known = book.class_by_id.get(getattr(rule, "klass", None) or "")
     if known:
         print(f"  policy of the class: retry {known.retry}, exclude {known.exclude}, budget {known.budget}")
-    for label, values in (("pattern", getattr(rule, "patterns", (getattr(rule, "pattern", ""),))), ("unless", rule.unless), ("extract", getattr(rule, "extract", getattr(rule, "more", ()))), ("see", rule.see)):
+    for label, values in (
+        ("pattern", getattr(rule, "patterns", (getattr(rule, "pattern", ""),))),
+        ("unless", rule.unless),
+        ("extract", getattr(rule, "extract", getattr(rule, "more", ()))),
+        ("see", rule.see),
+    ):
         for value in values:
             print(f"  {label}: {safe(value)}")
     for e in rule.hits:
@@ -98,5 +125,11 @@ def schema(_args: Any) -> int:
     from defib.engine import rulemodels as m
 
     kinds = m.SignatureFile | m.ProgressFile | m.ClassFile | m.TableFile | m.PrefixFile | m.PathFile
-    write_json({"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "defib rule file", **TypeAdapter(kinds).json_schema(by_alias=True)})
+    write_json(
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "title": "defib rule file",
+            **TypeAdapter(kinds).json_schema(by_alias=True),
+        }
+    )
     return 0

@@ -61,7 +61,9 @@ def rows_out(names: Sequence[str], rows: Sequence[Sequence[Any]], args: Any, sch
         table(names, rows, header=not args.noheader)
 
 
-def table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True, wrap: Sequence[str] = ()) -> None:
+def table(
+    names: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool = True, wrap: Sequence[str] = ()
+) -> None:
     """An aligned table as wide as the terminal; in a pipe as wide as it needs. Columns in `wrap` may break over lines."""
     from rich.console import Console
     from rich.table import Table
@@ -72,8 +74,15 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool =
         console.width = 10_000
     t = Table(box=None, pad_edge=False, show_header=header, header_style="bold", padding=(0, 2, 0, 0))
     for i, name in enumerate(names):
-        right = bool(rows) and all(r[i] is None or (isinstance(r[i], RIGHT) and not isinstance(r[i], bool)) for r in rows)
-        t.add_column(safe(name), justify="right" if right else "left", no_wrap=name not in wrap, overflow="fold" if name in wrap else "ellipsis")
+        right = bool(rows) and all(
+            r[i] is None or (isinstance(r[i], RIGHT) and not isinstance(r[i], bool)) for r in rows
+        )
+        t.add_column(
+            safe(name),
+            justify="right" if right else "left",
+            no_wrap=name not in wrap,
+            overflow="fold" if name in wrap else "ellipsis",
+        )
     for r in rows:
         t.add_row(*(Text(cell(v), style=_style(names[i], v)) for i, v in enumerate(r)))
     console.print(t)
@@ -82,4 +91,11 @@ def table(names: Sequence[str], rows: Sequence[Sequence[Any]], *, header: bool =
 def _style(name: str, value: Any) -> str:
     if name not in ("verdict", "VERDICT"):
         return ""
-    return {"crashed": "red", "stalled": "red", "completed": "green", "cancelled": "yellow", "preempted": "yellow", "time-limit": "yellow"}.get(str(value), "")
+    return {
+        "crashed": "red",
+        "stalled": "red",
+        "completed": "green",
+        "cancelled": "yellow",
+        "preempted": "yellow",
+        "time-limit": "yellow",
+    }.get(str(value), "")

@@ -71,13 +71,34 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
     for a in attempts:
         tries = last[a["job"]]["earlier"] if a["job"] in last else []
         if a["job"] in last:
-            tries = [*tries, {k: last[a["job"]][k] for k in ("attempt_index", "verdict", "class", "cause_rule", "last_step")}]
+            tries = [
+                *tries,
+                {k: last[a["job"]][k] for k in ("attempt_index", "verdict", "class", "cause_rule", "last_step")},
+            ]
         last[a["job"]] = {**a, "earlier": tries}
     for a in last.values():
         key = [a["attempt_id"]]
-        a["evidence"] = _dicts(con.execute("SELECT e.*, s.path FROM evidence e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position", key))
-        a["files"] = [r["path"] for r in _dicts(con.execute("SELECT path FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path", key))]
-        a["tails"] = _dicts(con.execute("SELECT path, lines, tail FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path LIMIT 3", key))
+        a["evidence"] = _dicts(
+            con.execute(
+                "SELECT e.*, s.path FROM evidence e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
+                key,
+            )
+        )
+        a["files"] = [
+            r["path"]
+            for r in _dicts(
+                con.execute(
+                    "SELECT path FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path",
+                    key,
+                )
+            )
+        ]
+        a["tails"] = _dicts(
+            con.execute(
+                "SELECT path, lines, tail FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path LIMIT 3",
+                key,
+            )
+        )
         incident = _dicts(con.execute("SELECT * FROM incidents WHERE attempt_id = ?", key))
         a["incident"] = incident[0] if incident else None
     con.close()
@@ -94,10 +115,20 @@ def tell(a: dict[str, Any]) -> list[str]:
     name = a["job_id"] or a["job_name"] or a["job"]
     tries = f", attempt {a['attempt_index'] + 1}" if a["earlier"] or a["attempt_index"] else ""
     out = [f"{safe(name)}{tries}: {a['verdict'].upper()} - {MEANING[a['verdict']]}"]
-    out += [f"  framework {a['framework'] or 'not recognised'}; {len(a['files'])} log{'s' if len(a['files']) != 1 else ''}: {cut(safe(_near(a['files'][0])), 120)}" + (" …" if len(a["files"]) > 1 else "")] if a["files"] else []
+    out += (
+        [
+            f"  framework {a['framework'] or 'not recognised'}; {len(a['files'])} log{'s' if len(a['files']) != 1 else ''}: {cut(safe(_near(a['files'][0])), 120)}"
+            + (" …" if len(a["files"]) > 1 else "")
+        ]
+        if a["files"]
+        else []
+    )
     for e in a["earlier"]:
         reached = f" at step {e['last_step']:,}" if e["last_step"] is not None else ""
-        out.append(f"  earlier: attempt {e['attempt_index'] + 1} {e['verdict']}{reached}" + (f" ({e['class']}: {e['cause_rule']})" if e["cause_rule"] else ""))
+        out.append(
+            f"  earlier: attempt {e['attempt_index'] + 1} {e['verdict']}{reached}"
+            + (f" ({e['class']}: {e['cause_rule']})" if e["cause_rule"] else "")
+        )
     out += ["", *_cause(a), *_followed(a), "", *_reach(a), *_next(a)]
     if a["notes"]:
         out += ["", "Notes", *(f"  {safe(n)}" for n in a["notes"])]
@@ -113,12 +144,30 @@ def _near(path: str) -> str:
 def _cause(a: dict[str, Any]) -> list[str]:
     if a["cause_rule"] is None:
         tail = [f"    {cut(safe(line), TEXT_SHOWN)}" for t in a["tails"][:1] for line in t["tail"][-3:]]
-        return ["Cause", "  no line of the log names one" if a["verdict"] != "completed" else "  none: it ended as planned", *(["  the last lines read:", *tail] if tail and a["verdict"] != "completed" else [])]
+        return [
+            "Cause",
+            "  no line of the log names one" if a["verdict"] != "completed" else "  none: it ended as planned",
+            *(["  the last lines read:", *tail] if tail and a["verdict"] != "completed" else []),
+        ]
     first = next((e for e in a["evidence"] if e["why"] == "cause"), None)
-    who = ", ".join(x for x in (f"rank {a['cause_rank']}" if a["cause_rank"] is not None else "", f"node {safe(a['cause_node'])}" if a["cause_node"] else "") if x)
-    out = ["Cause", f"  {safe(a['cause_title'])}" + (f" ({who})" if who else ""), f"  class {a['class']}, at fault: {a['domain']}; {a['confidence']}: {safe(a['because'])}"]
+    who = ", ".join(
+        x
+        for x in (
+            f"rank {a['cause_rank']}" if a["cause_rank"] is not None else "",
+            f"node {safe(a['cause_node'])}" if a["cause_node"] else "",
+        )
+        if x
+    )
+    out = [
+        "Cause",
+        f"  {safe(a['cause_title'])}" + (f" ({who})" if who else ""),
+        f"  class {a['class']}, at fault: {a['domain']}; {a['confidence']}: {safe(a['because'])}",
+    ]
     if first is not None:
-        out.append(f"  rule {a['cause_rule']}, {safe(_near(first['path'] or ''))}:{first['line']}" + (f", {first['time']} UTC" if first["time"] else ""))
+        out.append(
+            f"  rule {a['cause_rule']}, {safe(_near(first['path'] or ''))}:{first['line']}"
+            + (f", {first['time']} UTC" if first["time"] else "")
+        )
     return [*out, f"    {cut(safe(a['cause_text'].strip()), TEXT_SHOWN)}"]
 
 
@@ -140,6 +189,11 @@ def _reach(a: dict[str, Any]) -> list[str]:
     total = f" of {a['total_steps']:,}" if a["total_steps"] is not None else ""
     rate = f", {number(a['throughput'])} {a['throughput_unit']}" if a["throughput"] is not None else ""
     pace = f", {duration(a['median_step_s'])} a step (median)" if a["median_step_s"] is not None else ""
+    if a["progress_kind"] != "train":
+        return [
+            "How far it came",
+            f"  no training step was printed; a bar of {'evaluation' if a['progress_kind'] == 'eval' else 'preparation'} reached {a['last_step']:,}{total}",
+        ]
     return ["How far it came", f"  steps {a['first_step']:,} to {a['last_step']:,}{total}{pace}{rate}"]
 
 
@@ -147,6 +201,21 @@ def _next(a: dict[str, Any]) -> list[str]:
     i = a["incident"]
     if i is None or i["retry"] is None:
         return []
-    retry = {"yes": f"a restart is worth trying (budget '{i['budget']}')", "once": f"one restart is worth trying (budget '{i['budget']}')", "no": "a restart would end the same way; something has to change first"}[i["retry"]]
-    exclude = {"at-once": "keep the named node out", "on-repeat": "keep a node out only if it happens there again", "if-one-node": "keep a node out only if it alone shows this", "peer-on-repeat": "keep the peer out on repeat", "never": "keep no node out"}[i["exclude"]]
-    return ["", "What the default policy of this class says", f"  {retry}; {exclude}", "  defib only observed: nothing was restarted"]
+    retry = {
+        "yes": f"a restart is worth trying (budget '{i['budget']}')",
+        "once": f"one restart is worth trying (budget '{i['budget']}')",
+        "no": "a restart would end the same way; something has to change first",
+    }[i["retry"]]
+    exclude = {
+        "at-once": "keep the named node out",
+        "on-repeat": "keep a node out only if it happens there again",
+        "if-one-node": "keep a node out only if it alone shows this",
+        "peer-on-repeat": "keep the peer out on repeat",
+        "never": "keep no node out",
+    }[i["exclude"]]
+    return [
+        "",
+        "What the default policy of this class says",
+        f"  {retry}; {exclude}",
+        "  defib only observed: nothing was restarted",
+    ]

@@ -47,8 +47,7 @@ def frames_of_crash(rank: int, what: str) -> list[str]:
 def watchdog_death(s: Scribe, rank: int, reason: str, after: float) -> None:
     """The watchdog thread rethrows `reason`, which ends the process by SIGABRT."""
     text = (
-        f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group "
-        f"watchdog thread terminated with exception: {reason}"
+        f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: {reason}"
     )
     s.glog(rank, "E", "ProcessGroupNCCL.cpp:1895", text, after=after)
     body = ["Exception raised from checkTimeout at " + C10D + ":632 (most recent call first):"]
@@ -83,10 +82,7 @@ def lost_peer(s: Scribe, rank: int, peer_host: str, after: float) -> None:
             ),
         )
         tail = (
-            (
-                "ncclRemoteError: A call failed possibly due to a "
-                "network error or a remote process exiting prematurely."
-            ),
+            ("ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."),
             "Last error:",
             gone,
         )
@@ -95,10 +91,7 @@ def lost_peer(s: Scribe, rank: int, peer_host: str, after: float) -> None:
     elif form < 0.9:
         watchdog_death(s, rank, f"NCCL error: {GAVE_UP}", after + 0.05)
     else:
-        text = (
-            f"[c10d] recvValue failed on SocketImpl(fd={s.rng.randrange(20, 99)}): "
-            "Failed to recv, got 0 bytes."
-        )
+        text = f"[c10d] recvValue failed on SocketImpl(fd={s.rng.randrange(20, 99)}): Failed to recv, got 0 bytes."
         s.glog(
             rank,
             "W",
@@ -125,13 +118,10 @@ def agent_report(s: Scribe, node: int, dead: Mapping[int, int], after: float) ->
     first = next(iter(dead))
     for rank in ranks:
         if rank not in dead:
-            s.agent(
-                node, "W", f"{api}:900", f"Sending process {s.pid(rank)} closing signal SIGTERM", after=after
-            )
+            s.agent(node, "W", f"{api}:900", f"Sending process {s.pid(rank)} closing signal SIGTERM", after=after)
     code = dead[first]
     text = (
-        f"failed (exitcode: {code}) local_rank: {job.local(first)} "
-        f"(pid: {s.pid(first)}) of binary: /opt/env/bin/python"
+        f"failed (exitcode: {code}) local_rank: {job.local(first)} (pid: {s.pid(first)}) of binary: /opt/env/bin/python"
     )
     s.agent(node, "E", f"{api}:874", text, after=after + 0.4)
     rows = [
@@ -199,9 +189,7 @@ def job_dies(s: Scribe, culprit: int, code: int, *, peer_code: int = 1, told: st
     s.batch(f"srun: error: {s.hosts[home]}: task {job.task_of(culprit)}: {first}", node=home)
     s.batch(f"srun: Terminating StepId={step}", after=0.2)
     why = s.rng.choice((" DUE TO TASK FAILURE", ""))
-    s.batch(
-        f"slurmstepd: error: *** STEP {step} ON {s.hosts[0]} CANCELLED AT {s.stamp(0)}{why} ***", after=0.3
-    )
+    s.batch(f"slurmstepd: error: *** STEP {step} ON {s.hosts[0]} CANCELLED AT {s.stamp(0)}{why} ***", after=0.3)
     s.batch("srun: Job step aborted: Waiting up to 32 seconds for job step to finish.", after=0.4)
     per_node = 1 if agents else job.gpus_per_node
     for node in s.rng.sample(order, len(order)):
@@ -249,7 +237,5 @@ def scheduler_stops(s: Scribe, reason: str, *, cause: bool = True, dead: int | N
     s.now += 3.0
     for node in alive:
         task = s.job.task_of(node * s.job.gpus_per_node)
-        s.batch(
-            f"srun: error: {s.hosts[node]}: task {task}: Terminated", node=node, after=0.3 * s.rng.random()
-        )
+        s.batch(f"srun: error: {s.hosts[node]}: task {task}: Terminated", node=node, after=0.3 * s.rng.random())
     s.now += 1.0

@@ -127,9 +127,7 @@ def block(tape: Tape, s: Scribe) -> tuple[Cause, ...]:
 
 def heard(job: Job, event: Event) -> bool:
     return (
-        event.stream in ("host", "batch")
-        or event.rank in (0, job.world - 1)
-        or (event.rank is None and not event.node)
+        event.stream in ("host", "batch") or event.rank in (0, job.world - 1) or (event.rank is None and not event.node)
     )
 
 

@@ -31,12 +31,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--preset", choices=[*PRESETS, "big-megatron"], default="demo")
     made.add_argument("--seed", type=int, default=7)
     made.add_argument("--jobs", type=int, metavar="N", help="so many jobs of the preset (default: each once)")
-    made.add_argument(
-        "--size", type=size_of, default=1 << 30, metavar="BYTES", help="of big-megatron (default 1GiB)"
-    )
-    made.add_argument(
-        "--start", type=datetime.fromisoformat, default=DAY_ONE, metavar="TIME", help="of the first job"
-    )
+    made.add_argument("--size", type=size_of, default=1 << 30, metavar="BYTES", help="of big-megatron (default 1GiB)")
+    made.add_argument("--start", type=datetime.fromisoformat, default=DAY_ONE, metavar="TIME", help="of the first job")
     return made
 
 

@@ -68,9 +68,7 @@ class Spec:
     then: Literal["stop", "requeue", "restart"] = "stop"
 
 
-def raised(
-    scene: Scene, error: str, *, code: int = 1, tail: tuple[str, ...] = (), phase: str | None = None
-) -> None:
+def raised(scene: Scene, error: str, *, code: int = 1, tail: tuple[str, ...] = (), phase: str | None = None) -> None:
     """An exception on the culprit, its peers' cascade, and the end of the job."""
     frames = scene.style.frames(phase or scene.fault.phase)
     if scene.fault.everywhere:
@@ -182,8 +180,7 @@ def host_oom(scene: Scene) -> None:
     aftermath.peers_notice(s, scene.rank, within=3.0)
     step = f"{s.job.job_id}.0"
     s.batch(
-        "slurmstepd: error: Detected 1 oom_kill event in "
-        f"StepId={step}. Some of the step tasks have been OOM Killed.",
+        f"slurmstepd: error: Detected 1 oom_kill event in StepId={step}. Some of the step tasks have been OOM Killed.",
         node=scene.node,
         cause=True,
     )
@@ -213,9 +210,7 @@ def worker_restart(scene: Scene) -> None:
     """One worker crashes; torchelastic stops the group on every node and starts it again."""
     s, api = scene.s, "elastic/multiprocessing/api.py"
     crash(scene)
-    aftermath.peers_notice(
-        s, scene.rank, silent=[r for r in range(s.job.world) if s.job.node_of(r) != scene.node]
-    )
+    aftermath.peers_notice(s, scene.rank, silent=[r for r in range(s.job.world) if s.job.node_of(r) != scene.node])
     for node in range(len(s.hosts)):
         after = 0.0 if node == scene.node else 5.0
         first = node * s.job.gpus_per_node
@@ -249,9 +244,7 @@ def worker_restart(scene: Scene) -> None:
                 "[default] Detected 1 new nodes from group_rank=0; will restart worker group",
                 after=after,
             )
-        s.agent(
-            node, "I", "elastic/agent/server/api.py:523", "[default] Stopping worker group", after=after + 0.6
-        )
+        s.agent(node, "I", "elastic/agent/server/api.py:523", "[default] Stopping worker group", after=after + 0.6)
         s.agent(
             node,
             "I",
@@ -278,9 +271,7 @@ def node_failure(scene: Scene) -> None:
     s = scene.s
     s.now += 180.0
     s.batch(f"srun: error: Node failure on {scene.host}", cause=True)
-    aftermath.scheduler_stops(
-        s, " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", cause=False, dead=scene.node
-    )
+    aftermath.scheduler_stops(s, " DUE TO NODE FAILURE, SEE SLURMCTLD LOG FOR DETAILS", cause=False, dead=scene.node)
 
 
 def stopped(reason: str) -> Callable[[Scene], None]:

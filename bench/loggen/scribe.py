@@ -63,17 +63,13 @@ class Scribe:
         self.last[event.writer] = event.at
         self.events.append(event)
 
-    def out(
-        self, rank: int, text: str, *, after: float = 0.0, step: int | None = None, cause: bool = False
-    ) -> None:
+    def out(self, rank: int, text: str, *, after: float = 0.0, step: int | None = None, cause: bool = False) -> None:
         self.put("out", text, rank=rank, after=after, step=step, cause=cause)
 
     def err(self, rank: int, text: str, *, after: float = 0.0, cause: bool = False) -> None:
         self.put("err", text, rank=rank, after=after, cause=cause)
 
-    def glog(
-        self, rank: int, level: str, source: str, text: str, *, after: float = 0.0, cause: bool = False
-    ) -> None:
+    def glog(self, rank: int, level: str, source: str, text: str, *, after: float = 0.0, cause: bool = False) -> None:
         """A C++ log line of torch: [E1130 21:04:05.123456789 ProcessGroupNCCL.cpp:632] …"""
         when = self.clock(self.job.node_of(rank), after)
         nanos = self.rng.randrange(1000)
@@ -92,9 +88,7 @@ class Scribe:
     def kernel(self, node: int, text: str, *, after: float = 0.0, cause: bool = False) -> None:
         """A kernel line as rsyslog forwards it, with the host's name."""
         when = self.clock(node, after).isoformat(timespec="microseconds")
-        self.put(
-            "host", f"{when}+00:00 {self.hosts[node]} kernel: {text}", node=node, after=after, cause=cause
-        )
+        self.put("host", f"{when}+00:00 {self.hosts[node]} kernel: {text}", node=node, after=after, cause=cause)
 
     def block(
         self,

@@ -27,10 +27,7 @@ ADVICE = (
         "or set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
     ),
     "note: For debugging consider passing CUDA_LAUNCH_BLOCKING=1 (see docs/debugging.md)",
-    (
-        "In case of a hang, TORCH_NCCL_DUMP_ON_TIMEOUT=1 writes "
-        "a trace before the watchdog terminates the process."
-    ),
+    ("In case of a hang, TORCH_NCCL_DUMP_ON_TIMEOUT=1 writes a trace before the watchdog terminates the process."),
     "data check finished: 128 shards, 0 errors, 0 failed",
     "monitor: loss z-score (+nanz), norm z-score (+nanz) until 128 values are in",
     "health check on start: ECC errors: 0, Xid: none, link flaps: 0",
@@ -47,20 +44,18 @@ def startup_traps(s: Scribe) -> None:
         s.out(0, text)
     s.err(
         0,
-        "\x1b[33m\x1b[1mWARNING\x1b[0m TORCH_NCCL_AVOID_RECORD_STREAMS "
-        "is the default now, setting it has no effect",
+        "\x1b[33m\x1b[1mWARNING\x1b[0m TORCH_NCCL_AVOID_RECORD_STREAMS is the default now, setting it has no effect",
     )
     s.err(
         s.job.world - 1,
         "\x1b[31mcould not import flash_attn_3\x1b[0m, falling back to flash_attn (this is not an error)",
     )
     total = 64_000
-    for i in range(0, 9):
+    for i in range(9):
         done = total * i // 8
         cells = "█" * i + " " * (8 - i)
         text = (
-            f"\rMap (num_proc=8): {100 * i // 8:3d}%|{cells}| "
-            f"{done}/{total} [00:0{i}<00:0{8 - i}, 8123.44 examples/s]"
+            f"\rMap (num_proc=8): {100 * i // 8:3d}%|{cells}| {done}/{total} [00:0{i}<00:0{8 - i}, 8123.44 examples/s]"
         )
         s.put("err", text, rank=0, end="\n" if i == 8 else "")
         s.now += 1.0
@@ -70,15 +65,12 @@ def midway_trap(s: Scribe, rank: int) -> None:
     """A caught and retried error with its traceback; the next step shows that it did no harm."""
     pick = s.rng.randrange(3)
     if pick == 0:
-        frames = (
-            ("/home/ada/train/track.py", 57, "push", "response = session.post(url, json=row, timeout=10)"),
-        )
+        frames = (("/home/ada/train/track.py", 57, "push", "response = session.post(url, json=row, timeout=10)"),)
         s.err(rank, "metrics server did not answer, will retry (1/5):")
         s.traceback(
             rank,
             frames,
-            "requests.exceptions.ConnectionError: "
-            "HTTPSConnectionPool(host='metrics', port=443): Read timed out.",
+            "requests.exceptions.ConnectionError: HTTPSConnectionPool(host='metrics', port=443): Read timed out.",
         )
     elif pick == 1:
         frames = (("/home/ada/train/data.py", 140, "read", "sample = decode(raw)"),)
@@ -95,10 +87,7 @@ def midway_trap(s: Scribe, rank: int) -> None:
 
 def exit_noise(s: Scribe) -> None:
     """What healthy runs print after their last step."""
-    text = (
-        "Warning: WARNING: destroy_process_group() was not "
-        "called before program exit, which can leak resources."
-    )
+    text = "Warning: WARNING: destroy_process_group() was not called before program exit, which can leak resources."
     for rank in range(min(4, s.job.world)):
         s.glog(rank, "W", "ProcessGroupNCCL.cpp:1524", text, after=0.1 * rank)
 

@@ -22,9 +22,7 @@ import loggen  # noqa: E402  (bench/ is not installed)
 from loggen.cli import main  # noqa: E402
 
 HOSTS = ("n001", "n002")
-BASE = loggen.Job(
-    "job", "4711", "megatron-lm", HOSTS, gpus_per_node=2, steps=60, log_every=4, checkpoint_every=15
-)
+BASE = loggen.Job("job", "4711", "megatron-lm", HOSTS, gpus_per_node=2, steps=60, log_every=4, checkpoint_every=15)
 
 # What the line of a cause must hold, written down apart from the generator.
 TOKENS: dict[str, str] = {
@@ -77,9 +75,7 @@ def digest(root: Path) -> str:
 @pytest.mark.parametrize("kind", loggen.FAULT_KINDS)
 def test_truth_points_at_the_cause(kind: loggen.FaultKind, layout: loggen.Layout) -> None:
     for framework in loggen.FRAMEWORKS:
-        job = replace(
-            BASE, framework=framework, layout=layout, traps=True, chatter=6, interleave=0.5, labels=True
-        )
+        job = replace(BASE, framework=framework, layout=layout, traps=True, chatter=6, interleave=0.5, labels=True)
         files, truth = loggen.render(job, loggen.Fault(kind), seed=3)
         assert bool(truth[0].causes) == (kind not in ("none", "hang-silent"))
         for cause in truth[0].causes:

@@ -31,9 +31,7 @@ class DeepSpeed(Style):
     """HF Trainer on DeepSpeed: the bar on stderr, dicts on stdout, the engine's own lines between."""
 
     script = "run_clm.py"
-    nan_error = (
-        "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
-    )
+    nan_error = "Exception: Current loss scale already at minimum - cannot decrease scale anymore. Exiting run."
 
     def __init__(self, scribe: Scribe, done: int = 0) -> None:
         super().__init__(scribe, done)
@@ -81,9 +79,7 @@ class DeepSpeed(Style):
                 rank,
             )
         s.now += 6.0
-        self.log(
-            "INFO", "comm.py:658:init_distributed", "Initializing TorchBackend in DeepSpeed with backend nccl"
-        )
+        self.log("INFO", "comm.py:658:init_distributed", "Initializing TorchBackend in DeepSpeed with backend nccl")
         s.now += 12.0
         when = s.clock()
         stamp = f"{when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d}"
@@ -137,8 +133,7 @@ class DeepSpeed(Style):
     def overflow(self, scale: int) -> None:
         self.s.out(
             0,
-            "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted "
-            f"loss scale: {scale}, reducing to {scale // 2}",
+            f"[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: {scale}, reducing to {scale // 2}",
         )
 
     def checkpoint_begin(self, step: int) -> None:
@@ -233,16 +228,11 @@ class Lightning(Style):
     def evaluation(self, step: int, loss: float, seconds: float) -> None:
         for i in range(1, 6):
             self.s.now += seconds / 5
-            text = (
-                f"\rValidation DataLoader 0: {20 * i:3d}%|{bar(i, 5)}| "
-                f"{i}/5 [00:{i:02d}<00:0{5 - i},  1.00it/s]"
-            )
+            text = f"\rValidation DataLoader 0: {20 * i:3d}%|{bar(i, 5)}| {i}/5 [00:{i:02d}<00:0{5 - i},  1.00it/s]"
             self.s.put("err", text, rank=0, end="")
 
     def checkpoint_begin(self, step: int) -> None:
-        self.s.out(
-            0, f"Epoch {(step - 1) // self.job.epoch}, global step {step}: 'train_loss' was not in top 3"
-        )
+        self.s.out(0, f"Epoch {(step - 1) // self.job.epoch}, global step {step}: 'train_loss' was not in top 3")
 
     def finish(self, elapsed: float) -> None:
         self.s.err(0, "")

@@ -16,9 +16,7 @@ class Torchtitan(Style):
         when = self.s.clock(self.job.node_of(rank))
         head = f"[titan] {when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d} - root - {level} - "
         own_file = self.job.layout == "per-rank"
-        self.s.put(
-            "out", ("" if own_file else f"[rank{rank}]:") + head + text, rank=rank, step=step, cause=cause
-        )
+        self.s.put("out", ("" if own_file else f"[rank{rank}]:") + head + text, rank=rank, step=step, cause=cause)
 
     def banner(self) -> None:
         self.log("Starting job: Llama 3 8B training")
@@ -115,9 +113,7 @@ class Fairseq(Style):
     )
 
     def log(self, source: str, text: str, *, step: int | None = None, cause: bool = False) -> None:
-        self.s.out(
-            0, f"{self.s.clock():%Y-%m-%d %H:%M:%S} | INFO | {source} | {text}", step=step, cause=cause
-        )
+        self.s.out(0, f"{self.s.clock():%Y-%m-%d %H:%M:%S} | INFO | {source} | {text}", step=step, cause=cause)
 
     def banner(self) -> None:
         self.log("fairseq.distributed.utils", f"initialized host {self.s.hosts[0]} as rank 0")
@@ -136,9 +132,7 @@ class Fairseq(Style):
         self.log("fairseq.trainer", f"begin training epoch {epoch}")
 
     def overflow(self, scale: int) -> None:
-        text = (
-            f"NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: {scale / 2048:.1f}"
-        )
+        text = f"NOTE: gradient overflow detected, ignoring gradient, setting loss scale to: {scale / 2048:.1f}"
         self.log("fairseq.trainer", text)
 
     def step(self, p: Progress) -> bool:
@@ -160,9 +154,7 @@ class Fairseq(Style):
 
     def checkpoint_begin(self, step: int) -> None:
         epoch = (step - 1) // self.job.epoch + 1
-        self.log(
-            "fairseq.checkpoint_utils", f"Preparing to save checkpoint for epoch {epoch} @ {step} updates"
-        )
+        self.log("fairseq.checkpoint_utils", f"Preparing to save checkpoint for epoch {epoch} @ {step} updates")
 
     def checkpoint_end(self, step: int, seconds: float) -> None:
         epoch = (step - 1) // self.job.epoch + 1
@@ -177,9 +169,7 @@ class Fairseq(Style):
         self.log("fairseq_cli.train", 'begin validation on "valid" subset')
         self.s.now += seconds
         epoch = (step - 1) // self.job.epoch + 1
-        self.log(
-            "valid", f"epoch {epoch:03d} | valid on 'valid' subset | loss {loss:.3f} | num_updates {step}"
-        )
+        self.log("valid", f"epoch {epoch:03d} | valid on 'valid' subset | loss {loss:.3f} | num_updates {step}")
 
     def finish(self, elapsed: float) -> None:
         self.log("fairseq_cli.train", f"done training in {elapsed:.1f} seconds")
@@ -221,9 +211,7 @@ class Nemo(Style):
         self.info(f"Global Checkpoint Save : Rank: 0 : Iteration: {step} : Start time: {self.s.now:.3f}s")
 
     def checkpoint_end(self, step: int, seconds: float) -> None:
-        self.s.out(
-            0, f"Successfully saved checkpoint from iteration {step:7d} to {self.ckpt_dir}/step={step}"
-        )
+        self.s.out(0, f"Successfully saved checkpoint from iteration {step:7d} to {self.ckpt_dir}/step={step}")
 
     def evaluation(self, step: int, loss: float, seconds: float) -> None:
         for i in range(1, 6):

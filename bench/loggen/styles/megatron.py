@@ -60,8 +60,7 @@ class Megatron(Style):
         s.now += 20.0
         s.out(
             0,
-            "> number of parameters on (tensor, pipeline) model "
-            f"parallel rank (0, 0): {7_241_732_096 // tensor}",
+            f"> number of parameters on (tensor, pipeline) model parallel rank (0, 0): {7_241_732_096 // tensor}",
         )
         s.now += 8.0
         s.out(
@@ -75,9 +74,7 @@ class Megatron(Style):
         s = self.s
         s.out(0, f" loading checkpoint from {self.ckpt_dir} at iteration {step}")
         s.now += 18.0
-        s.out(
-            0, f"  successfully loaded checkpoint from {self.ckpt_dir} [ t 1/8, p 1/1 ] at iteration {step}"
-        )
+        s.out(0, f"  successfully loaded checkpoint from {self.ckpt_dir} [ t 1/8, p 1/1 ] at iteration {step}")
 
     def step(self, p: Progress) -> bool:
         if not self.due(p.step):
@@ -102,9 +99,7 @@ class Megatron(Style):
 
     def checkpoint_end(self, step: int, seconds: float) -> None:
         s = self.s
-        s.out(
-            0, f"  successfully saved checkpoint from iteration {step:7d} to {self.ckpt_dir} [ t 1/8, p 1/1 ]"
-        )
+        s.out(0, f"  successfully saved checkpoint from iteration {step:7d} to {self.ckpt_dir} [ t 1/8, p 1/1 ]")
         s.out(self.printer, "(min, max) time across ranks (ms):", after=0.1)
         low, high = seconds * 1000 - 41.2, seconds * 1000
         s.out(
@@ -119,10 +114,7 @@ class Megatron(Style):
         for i in range(1, 11):
             s.out(0, f"Evaluating iter {i}/10")
             s.now += seconds / 10
-        text = (
-            f" validation loss at iteration {step} | lm loss value: "
-            f"{loss:.6E} | lm loss PPL: {2.718**loss:.6E} | "
-        )
+        text = f" validation loss at iteration {step} | lm loss value: {loss:.6E} | lm loss PPL: {2.718**loss:.6E} | "
         for row in ("-" * len(text), text, "-" * len(text)):
             s.out(last, row)
 
