@@ -263,7 +263,7 @@ def _stored(rows: pa.Table, stream_id: str) -> pa.Table:
     """Engine columns -> table columns: stream number to key, microseconds to TIMESTAMP."""
     columns = {"stream_id": pa.DictionaryArray.from_arrays(pa.array([0] * rows.num_rows, pa.int8()), [stream_id])}
     for name in rows.schema.names:
-        if name == "stream":
+        if name in ("stream", "year_us"):
             continue
         if name == "time_us":
             columns["time"] = rows.column(name).cast(pa.timestamp("us"))

@@ -202,7 +202,7 @@ class Batch:
     def place(self, records: I64) -> tuple[I64, I64, I64]:
         """stream number, raw offset and line of each record (sorted record numbers)."""
         which = self.piece_of(records)
-        stream = np.fromiter((self.pieces[i].stream for i in which), np.int64, len(which))
+        stream = np.array([p.stream for p in self.pieces], np.int64)[which]
         offset = np.empty(len(records), np.int64)
         line = np.empty(len(records), np.int64)
         for i in np.unique(which):

@@ -22,6 +22,7 @@ SKEW_US = 2_000_000  # clocks of nodes within this are taken as equal
 BAND_LINES = 40  # interleaved writers: order within so many lines means nothing
 NEAR_END_LINES = 120  # a log that stops so soon after trouble stopped because of it
 EVIDENCE_MAX = 40
+CHANNELS = 2  # a job with more streams than .out and .err has one per rank or node
 CLAIMS = ("root", "candidate")
 LIFECYCLE_RANK = ("node-failure", "preempted", "time-limit", "requeued", "cancelled")
 LIFECYCLE_CLASS = {
@@ -65,7 +66,7 @@ class Case:
             if t.stream == s.stream:
                 if t.progress.offset > s.offset:
                     return True
-            elif s.time_us is not None and t.progress.time_us is not None and t.progress.time_us > s.time_us + SKEW_US:
+            elif s.order_us is not None and t.progress.time_us is not None and t.progress.time_us > s.order_us + SKEW_US:
                 return True
         return False
 
@@ -73,8 +74,8 @@ class Case:
         """a before b; None where nothing tells."""
         if a.stream == b.stream:
             return a.offset < b.offset
-        if a.time_us is not None and b.time_us is not None:
-            return a.time_us < b.time_us
+        if a.order_us is not None and b.order_us is not None:
+            return a.order_us < b.order_us
         return None
 
     def last_of(self, marks: Iterable[str]) -> list[Signal]:
@@ -97,7 +98,7 @@ def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
     done = _completed(case)
     claims = [s for s in live if s.role in CLAIMS and not _teardown_noise(case, s, done)]
     if end is not None:
-        claims = [s for s in claims if case.precedes(s, end) is True and _died_before(case, live, s, end)]
+        claims = [s for s in claims if case.precedes(s, end) is not False and _died_before(case, live, s, end)]
     fatal = [s for s in claims if _fatal(case, live, s, done)]
     if done is not None and not _undone(case, live, fatal, done):
         return _result(case, "completed", None, None, live, done)
@@ -121,12 +122,17 @@ def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
 
 def _lifecycle(case: Case, live: list[Signal]) -> Signal | None:
     """The act that ended the attempt: the first one, told by the most telling of the lines about it."""
-    acts = [s for s in live if s.mark in LIFECYCLE_MARKS and s.role == "lifecycle"]
+    acts = [s for s in live if s.mark in LIFECYCLE_MARKS and s.role == "lifecycle" and not _own_kill(case, live, s)]
     if not acts:
         return None
     first = _earliest(case, acts)
     said = [s for s in acts if case.precedes(s, first) is not True]
     return min(said, key=lambda s: (LIFECYCLE_RANK.index(s.mark or "cancelled"), s.stream, s.offset))
+
+
+def _own_kill(case: Case, live: list[Signal], act: Signal) -> bool:
+    """A bare CANCELLED after a task had ended badly is srun stopping what is left, not a person's act."""
+    return act.mark == "cancelled" and any(x.mark == "exit" and case.precedes(x, act) is True for x in live if x is not act)
 
 
 def _completed(case: Case) -> Signal | None:
@@ -175,6 +181,8 @@ def _fatal(case: Case, live: list[Signal], s: Signal, done: Signal | None) -> bo
         if x.mark in ("exit", "teardown") or x.klass == "collective-timeout":
             return True
     trace = case.trace_of(s)
+    if len(case.traces) > CHANNELS and trace.progress is None and any(t.progress for t in case.traces):
+        return False  # one rank's own log falls silent for many reasons; the run's log is another
     return (done is None or done.mark == "trained") and trace.end_line - trace.trouble_line <= NEAR_END_LINES
 
 
@@ -191,7 +199,7 @@ def _strength(case: Case, s: Signal) -> int:
 
 def _key(s: Signal) -> tuple[int, int, int]:
     """A total order: time where known, then stream and place."""
-    return (s.time_us if s.time_us is not None else 2**62, s.stream, s.offset)
+    return (s.order_us if s.order_us is not None else 2**62, s.stream, s.offset)
 
 
 def _earliest(case: Case, signals: Sequence[Signal]) -> Signal:
@@ -202,11 +210,22 @@ def _earliest(case: Case, signals: Sequence[Signal]) -> Signal:
 
 
 def _first(case: Case, claims: list[Signal]) -> Signal | None:
+    """The first claim; where two streams cannot be compared in time, the stronger kind of evidence."""
     if not claims:
         return None
-    first = _earliest(case, _labelled_or_all(claims))
-    band = [s for s in claims if _in_band(first, s)]
-    return min(band, key=lambda s: (_strength(case, s), s.stream != first.stream, s.offset))
+    claims = _labelled_or_all(claims)
+    heads = [_head(case, [s for s in claims if s.stream == stream]) for stream in sorted({s.stream for s in claims})]
+    if all(s.order_us is not None for s in heads):
+        first = min(heads, key=_key)
+        near = [s for s in heads if (s.order_us or 0) - (first.order_us or 0) <= SKEW_US]
+        return min(near, key=lambda s: (_strength(case, s), _key(s)))
+    return min(heads, key=lambda s: (_strength(case, s), _key(s)))
+
+
+def _head(case: Case, claims: list[Signal]) -> Signal:
+    """The first claim of one stream, or a stronger one so near that order means nothing."""
+    first = min(claims, key=lambda s: s.offset)
+    return min((s for s in claims if _in_band(first, s)), key=lambda s: (_strength(case, s), s.offset))
 
 
 def _labelled_or_all(claims: list[Signal]) -> list[Signal]:
@@ -222,9 +241,9 @@ def _labelled_or_all(claims: list[Signal]) -> list[Signal]:
 
 
 def _in_band(first: Signal, s: Signal) -> bool:
-    if s.stream == first.stream and s.line - first.line <= BAND_LINES and s.offset >= first.offset:
-        return s.time_us is None or first.time_us is None or abs(s.time_us - first.time_us) <= SKEW_US
-    return s.time_us is not None and first.time_us is not None and 0 <= s.time_us - first.time_us <= SKEW_US
+    if s.line - first.line > BAND_LINES:
+        return False
+    return s.order_us is None or first.order_us is None or abs(s.order_us - first.order_us) <= SKEW_US
 
 
 def _first_symptom(case: Case, live: list[Signal], *, timeouts_only: bool) -> Signal | None:

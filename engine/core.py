@@ -210,7 +210,7 @@ def signal(book: Rulebook, row: dict[str, object]) -> Signal:
         says = table.rows.get(fields.get(table.key, ""), table.default)
     return Signal(
         RuleId(rule.id), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
-        row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, _mark(rule), rule.generic, says.title,  # type: ignore[arg-type, attr-defined]
+        row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, _mark(rule), rule.generic, says.title, row["year_us"],  # type: ignore[arg-type, attr-defined]
     )  # fmt: skip
 
 

@@ -6,11 +6,14 @@ In: every stream of one job, folded. Out: `AttemptVerdict`s in order. Streams ar
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import hashlib
 import re
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
-from defib.engine import causes
+from defib.engine import causes, stamps
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import Counter, StreamFold, Trace
 from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
@@ -30,6 +33,9 @@ def assemble(
     story: JobStory, book: Rulebook
 ) -> tuple[tuple[AttemptVerdict, ...], tuple[tuple[int, list[dict[str, object]]], ...]]:
     """The job's attempts in order, and (stream, window rows) of their main counters."""
+    for _, _, fold, _ in story.streams:
+        for t in fold.traces:
+            _date(t, _reference(story))
     slots = _slots(story)
     attempts: list[AttemptVerdict] = []
     windows: list[tuple[int, list[dict[str, object]]]] = []
@@ -42,6 +48,41 @@ def assemble(
             if main is not None:
                 windows.append((t.stream, main.windows.rows(verdict.attempt_id, "", main.format.id, main.clock)))
     return tuple(attempts), tuple(windows)
+
+
+def _reference(story: JobStory) -> int | None:
+    """A full stamp of the job, to tell the year of stamps that carry none."""
+    known = [t.first_us for _, _, fold, _ in story.streams for t in fold.traces if t.first_us is not None]
+    return min(known, default=None)
+
+
+def _date(t: Trace, reference: int | None) -> None:
+    """Give every kept signal its place in time: its own stamp, or one without a year set beside the job's full stamps."""
+
+    def dated(s: Signal) -> Signal:
+        if s.time_us is not None or s.year_us is None:
+            return dataclasses.replace(s, order_us=s.time_us)
+        if reference is None:
+            return dataclasses.replace(s, order_us=s.year_us)
+        full = with_year(s.year_us, reference)
+        return dataclasses.replace(s, time_us=full, order_us=full)
+
+    t.kept = [dated(s) for s in t.kept]
+    t.last_by_rule = {rule: dated(s) for rule, s in t.last_by_rule.items()}
+    for s in t.kept:
+        t.see_time(s.time_us)
+
+
+def with_year(year_us: int, reference: int) -> int:
+    """The moment of a stamp without a year that lies nearest to a full one (so a log that runs over New Year stays in order)."""
+    moment = datetime(stamps.LEAP_YEAR, 1, 1, tzinfo=UTC) + timedelta(microseconds=year_us)
+    around = datetime.fromtimestamp(reference / 1e6, UTC).year
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    near: list[int] = []
+    for year in (around - 1, around, around + 1):
+        with contextlib.suppress(ValueError):  # 29 February of a year without one
+            near.append((moment.replace(year=year) - epoch) // timedelta(microseconds=1))
+    return min(near, key=lambda us: abs(us - reference), default=reference)
 
 
 def fingerprint(s: Signal) -> str:
@@ -98,8 +139,10 @@ def main_counter(traces: list[Trace]) -> Counter | None:
     for kinds in (("train",), ("eval", "other")):
         mine = [c for c in counters if c.format.kind in kinds]
         moving = [c for c in mine if c.advances > 1] or [c for c in mine if c.advances]
-        if moving:
+        if moving and kinds == ("train",):
             return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
+        if moving:
+            return max(moving, key=lambda c: c.last_at)
     return None
 
 

@@ -25,7 +25,8 @@ STEP_MAX = 10**12
 
 class ProgressReader:
     def __init__(self, book: Rulebook, anchors: tuple[str, ...]) -> None:
-        self._formats = book.formats
+        # Formats of their own before generic ones; `order` keeps the book's order in the result.
+        self._ordered = sorted(enumerate(book.formats), key=lambda x: (x[1].priority < GENERIC_BELOW, x[0]))
         self._anchors = anchors
         self._who = Who(book.prefixes)
 
@@ -35,24 +36,24 @@ class ProgressReader:
         if not names or not len(batch.ends):
             return PROGRESS.empty_table()
         records = _records(batch)
-        masks = {a: pc.match_substring(records, pattern=a) for a in names}
+        masks = {a: pc.match_substring(records, pattern=a).to_numpy(zero_copy_only=False) for a in names}
         parts: list[pl.DataFrame] = []
-        for order, fmt in enumerate(self._formats):
+        read = np.zeros(len(records), bool)  # records a format of its own has read; generic ones need not look
+        for order, fmt in self._ordered:
             mine = [masks[a] for a in fmt.anchors if a in names]
-            if mine:
-                mask = mine[0]
-                for other in mine[1:]:
-                    mask = pc.or_(mask, other)
-                at = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-                if len(at):
-                    parts.append(self._extract(fmt, order, records.take(pa.array(at)), at))
+            if not mine:
+                continue
+            mask = np.logical_or.reduce(mine)
+            at = np.flatnonzero(mask & ~read if fmt.priority < GENERIC_BELOW else mask)
+            if len(at):
+                part = self._extract(fmt, order, records.take(pa.array(at)), at)
+                parts.append(part)
+                if fmt.priority >= GENERIC_BELOW:
+                    read[part["record"].to_numpy()] = True
         parts = [p for p in parts if p.height]
         if not parts:
             return PROGRESS.empty_table()
-        rows = pl.concat(parts)
-        strong = rows.filter(pl.col("priority") >= GENERIC_BELOW)["record"].unique()
-        rows = rows.filter((pl.col("priority") >= GENERIC_BELOW) | ~pl.col("record").is_in(strong.implode()))
-        return _placed(batch, rows.sort("record", "order"))
+        return _placed(batch, pl.concat(parts).sort("record", "order"))
 
     def _extract(self, fmt: Format, order: int, raw: pa.Array, at: I64) -> pl.DataFrame:
         text = texts(raw)
@@ -62,7 +63,7 @@ class ProgressReader:
         got, text = got[rows], text.gather(rows)
         out = typed(fmt, got).with_columns(
             record=pl.Series(at[rows.to_numpy()], dtype=pl.Int64), order=pl.lit(order, pl.Int32),
-            format=pl.lit(fmt.id), priority=pl.lit(fmt.priority, pl.Int32), time_us=stamps(text).alias("time_us"),
+            format=pl.lit(fmt.id), time_us=stamps(text).alias("time_us"),
         )  # fmt: skip
         if out["rank"].null_count():
             out = out.with_columns(pl.coalesce(pl.col("rank"), self._who.of(text)["rank"]).alias("rank"))

@@ -15,7 +15,7 @@ from defib.engine.blocks import I64, Batch
 from defib.engine.columns import texts
 from defib.engine.rulebook import Rulebook
 from defib.engine.scan import Hits
-from defib.engine.stamps import stamps
+from defib.engine.stamps import stamps, yearless
 from defib.engine.who import Who
 from defib.engine.words import SIGNALS, TEXT_BYTES_MAX
 
@@ -38,7 +38,7 @@ class SignalReader:
         who = self._who.of(text)
         frame = pl.DataFrame(
             {
-                "stream": pl.Series(stream, dtype=pl.UInt32), "offset": offset, "line": line, "time_us": stamps(text),
+                "stream": pl.Series(stream, dtype=pl.UInt32), "offset": offset, "line": line, "time_us": stamps(text), "year_us": yearless(text),
                 "rank": who["rank"], "local_rank": who["local_rank"], "node": who["node"], "task": who["task"], "text": text,
             }
         )[back]  # fmt: skip
@@ -47,7 +47,7 @@ class SignalReader:
         return pa.table(
             {
                 "stream": frame["stream"], "offset": frame["offset"], "line": frame["line"],
-                "rule": [self._rules[i].id for i in hits.rule], "time_us": frame["time_us"], **taken,
+                "rule": [self._rules[i].id for i in hits.rule], "time_us": frame["time_us"], "year_us": frame["year_us"], **taken,
                 "fields": [orjson.dumps(f, option=orjson.OPT_SORT_KEYS).decode() for f in fields],
                 "text": [shorten(t) for t in frame["text"]],
             }

@@ -1,8 +1,8 @@
 """Event time of records: a column of text -> microseconds UTC.
 
 Only records something hit are asked, so this may be thorough. Stamps without a zone are read as UTC (they order lines of one
-stream; they decide nothing on their own). Forms without a year (`I0102 03:04:05`, syslog) are left unknown: a guessed year would be an invented
-value. Known forms, first one in the line wins: MLPerf `"time_ms": N`; ISO 8601 and its relatives with `T`, space or comma
+stream; they decide nothing on their own). Forms without a year (glog's `I0102 03:04:05`, syslog's `Jan  2 03:04:05`) give only
+the time since the year began (`yearless`): a guessed year would be an invented value. Known forms, first one in the line wins: MLPerf `"time_ms": N`; ISO 8601 and its relatives with `T`, space or comma
 between date and time; `MM/DD/YYYY HH:MM:SS`.
 """
 
@@ -32,6 +32,25 @@ def stamps(text: pl.Series) -> pl.Series:
         us = _from_groups(text.str.extract_groups(US), zoned=False)
         out = out.to_frame("a").select(pl.coalesce("a", us)).to_series()
     return out
+
+
+GLOG = r"\b[IWEF](?P<mo>[01]\d)(?P<d>[0-3]\d) (?P<h>[0-2]\d):(?P<mi>[0-5]\d):(?P<s>[0-6]\d)(?:\.(?P<f>\d{1,9}))?"
+SYSLOG = r"^(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d>\d{1,2}) (?P<h>[0-2]\d):(?P<mi>[0-5]\d):(?P<s>[0-6]\d)(?:\.(?P<f>\d{1,9}))?"
+MONTHS = {m: str(i) for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+LEAP_YEAR = 1972  # any leap year: so that 29 February has a place
+
+
+def yearless(text: pl.Series) -> pl.Series:
+    """Int64 microseconds since the first moment of the (unnamed, leap) year, for stamps without one; null elsewhere."""
+    glog = text.str.extract_groups(GLOG).struct.unnest()
+    syslog = text.str.extract_groups(SYSLOG).struct.unnest()
+    syslog = syslog.with_columns(mo=syslog["name"].replace_strict(MONTHS, default=None, return_dtype=pl.String))
+    begin = 730 * 86400 * 1_000_000  # 1972-01-01
+    parts = []
+    for groups in (glog, syslog):
+        dated = groups.with_columns(y=pl.when(pl.col("d").is_not_null()).then(pl.lit(str(LEAP_YEAR)))).to_struct("g")
+        parts.append(_from_groups(dated, zoned=False) - begin)
+    return pl.DataFrame({"a": parts[0], "b": parts[1]}).select(pl.coalesce("a", "b").alias("year_us")).to_series()
 
 
 def _from_groups(groups: pl.Series, zoned: bool) -> pl.Series:

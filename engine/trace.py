@@ -4,7 +4,7 @@ In: a stream's signals and progress rows in offset order, in any grouping. Out: 
 however the rows were grouped. A trace keeps the first `KEEP` signals of each rule and counts the rest; progress is kept as counters (one per format and total).
 
 Where an attempt begins inside a stream: at a `restart` mark; at a `start` mark once the attempt before has ended; where a
-global step counter goes back after the run had ended or a launch had been announced; where the scheduler speaks of another job.
+framework's own step counter goes back (a mere bar only after an end or a launch was seen); where the scheduler speaks of another job.
 """
 
 from __future__ import annotations
@@ -109,6 +109,7 @@ class Trace:
     last_us: int | None = None
     spoke: bool = False  # holds any signal or progress
     begun: bool = False  # launched, moved, or failed: more than the noise of a batch script
+    lived: bool = False  # moved or failed: more than a launch
 
     def see_time(self, time_us: int | None) -> None:
         if time_us is not None:
@@ -123,7 +124,8 @@ class Trace:
         if n < KEEP:
             self.kept.append(s)
         self.last_by_rule[s.rule] = s
-        self.begun |= s.mark in BEGINNINGS or s.role in ("root", "candidate", "lifecycle")
+        self.lived |= s.role in ("root", "candidate") or s.mark in LIFECYCLE_MARKS
+        self.begun |= self.lived or s.mark in BEGINNINGS
         if s.role != "locator":
             self.trouble_line = s.line
 
@@ -156,9 +158,8 @@ class StreamFold:
 
     def _signal(self, s: Signal) -> None:
         t = self.now
-        if s.mark == "restart" or (s.mark == "start" and t.ended is not None and t.begun):
-            if t.spoke:
-                t = self._open(s.offset, s.line)
+        if (s.mark == "restart" and t.lived) or (s.mark == "start" and t.ended is not None and t.begun):
+            t = self._open(s.offset, s.line)
         elif s.mark == "start" and t.progress is not None and t.pending is None:
             t.pending = s
         elif _other_job(t.ended, s):
@@ -196,15 +197,13 @@ class StreamFold:
         """Fold rows up to the first one that begins a new attempt; returns where to go on."""
         t = self.now
         groups = list(self._groups(rows, start, end))
-        if t.pending or t.ended:
-            setbacks = [int(at[i]) for key, at in groups if (i := self._setback(t, key, rows.step[at])) is not None]
-            row = min(setbacks, default=end)
-            if start < row < end:
-                return self._stretch(rows, start, row)
-            if row == start:
-                sign = t.pending
-                self._open(sign.offset if sign else int(rows.offset[row]), sign.line if sign else int(rows.line[row]))
-                return start
+        row = min((int(at[i]) for key, at in groups if (i := self._setback(t, key, rows.step[at])) is not None), default=end)
+        if start < row < end:
+            return self._stretch(rows, start, row)
+        if row == start:
+            sign = t.pending
+            self._open(sign.offset if sign else int(rows.offset[row]), sign.line if sign else int(rows.line[row]))
+            return start
         for key, at in groups:
             self._count(t, key, rows, at)
         return end
@@ -225,6 +224,8 @@ class StreamFold:
         fmt = self._formats[key[0]]
         if fmt.counts == "epoch" or fmt.kind != "train" or fmt.of is not None:
             return None
+        if fmt.priority < GLOBAL_PRIORITY and t.pending is None and t.ended is None:
+            return None  # a bar that starts over is the next bar, unless something said that the run did
         known = t.counters.get(key)
         if known is None and t.ended is not None:
             # The same format with another total: a run with another plan, if it begins below where the last one was.
@@ -256,7 +257,8 @@ class StreamFold:
                 ]
             counter = t.counters[key] = Counter(fmt, key[1], int(with_step[0]), NONE)
         t.spoke = True
-        t.begun |= fmt.kind != "other"
+        t.lived |= fmt.kind != "other"
+        t.begun |= t.lived
         counter.throughput.add(rows.throughput[at])
         counter.tflops.add(rows.tflops[at])
         counter.nan_losses += int(np.count_nonzero(rows.bad_loss[at]))

@@ -34,11 +34,11 @@ TEXT_BYTES_MAX = 1024  # of a line kept as evidence
 # One row per (rule, record) of a batch.
 HITS = pa.schema([("rule", pa.uint16()), ("record", pa.uint32())])
 
-# One row per claim a line makes. `fields` is a JSON object of the captures that have no column of their own.
+# One row per claim a line makes. year_us: microseconds since the year began, of stamps that carry no year. `fields` is a JSON object of the captures that have no column of their own.
 SIGNALS = pa.schema(
     [
         ("stream", pa.uint32()), ("offset", pa.int64()), ("line", pa.int64()), ("rule", pa.string()),
-        ("time_us", pa.int64()), ("rank", pa.int32()), ("local_rank", pa.int32()), ("node", pa.string()),
+        ("time_us", pa.int64()), ("year_us", pa.int64()), ("rank", pa.int32()), ("local_rank", pa.int32()), ("node", pa.string()),
         ("fields", pa.string()), ("text", pa.string()),
     ]
 )  # fmt: skip
@@ -153,6 +153,8 @@ class Signal:
     mark: str | None = None
     generic: bool = False
     title: str = ""
+    year_us: int | None = None  # since the year began, where the line's stamp carries no year
+    order_us: int | None = None  # for comparing lines of different streams; set when a job is judged
 
 
 @dataclass(frozen=True, slots=True)

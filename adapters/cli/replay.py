@@ -66,8 +66,9 @@ def row(a: AttemptVerdict, paths: dict[int, str]) -> tuple[Any, ...]:
         steps = f"{p.first_step:,}-{p.last_step:,}{total}"
     where = cause = None
     if c is not None:
+        known = c.confidence != "unknown" and c.signal.role != "lifecycle"  # else it only tells who printed the line
         rank = f"rank {c.signal.rank}" if c.signal.rank is not None else None
-        where = " ".join(x for x in (c.signal.node, rank) if x) or None
+        where = (" ".join(x for x in (c.signal.node, rank) if x) or None) if known else None
         cause = f"{c.signal.rule} at {os.path.basename(paths[c.signal.stream])}:{c.signal.line}"
     job = a.job.job_id or a.job_name or os.path.basename(a.job.place)
     task = f"_{a.job.array_task}" if a.job.array_task else ""
