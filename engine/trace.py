@@ -233,8 +233,8 @@ class StreamFold:
             known = peers[-1] if peers else None
         if known is None and not len(steps):
             return None
-        # Ranks that print the same counter lag by a line or two; a new run begins further back.
-        slack = 2 * known.interval if known else 0
+        # Where several ranks print the same counter some lag by a line or two; a new run begins further back.
+        slack = 2 * known.interval if known and known.points > known.advances else 0
         before = np.maximum.accumulate(np.concatenate(([known.last_step if known else NONE], steps[:-1])))
         floor = np.where(before == NONE, NONE, before - slack)
         first = known.first_step if known else int(steps[0])

@@ -1,0 +1,328 @@
+"""A rulebook that loads may still be careless: rules that add nothing, promise captures no line shows, cite nothing, or cost too much.
+
+In: a rulebook and its compiled databases; for costs also bytes to scan and a CPU clock (the engine has none of its own). Out:
+`Finding`s at rule file and line, and `Cost`s per pattern. Always holds: the same book and seed give the same findings and the same
+corpora; a finding is a *fault* only where the rule breaks a promise of rules/README.md, everything else is a warning.
+"""
+
+from __future__ import annotations
+
+import re
+from array import array
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import hyperscan as hs
+import numpy as np
+import polars as pl
+
+from defib.engine.blocks import Batch, Piece, clean
+from defib.engine.progress import captures
+from defib.engine.proof import one_line
+from defib.engine.rulebook import Format, Rule, Rulebook
+from defib.engine.scan import MULTILINE, ONCE, Scanner, confine, plan
+from defib.engine.words import Problem
+
+OURS = "rules/"  # what `rulefiles` shows in front of the shipped files
+# Strength of a claim: a rule is shadowed only by one that says at least as much.
+STRENGTH = {
+    "root": 0, "candidate": 1, "lifecycle": 1, "wrapper": 2, "cascade": 2, "confirm": 3, "locator": 4, "benign": 5,
+}  # fmt: skip
+CHATTY_PER_MB = 20.0
+CORPUS_BYTES = 256 * 1024
+SEED = 20260101
+NEAR = "near-literals"  # the corpus that is made to hurt; all others are what healthy jobs print
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """lint: which check; fault: a broken promise (else a warning)."""
+
+    lint: str
+    fault: bool
+    problem: Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """One pattern compiled alone. ns_per_byte: over a bare scan, all corpora; worst: the corpus it is slowest on."""
+
+    owner: str
+    kind: str
+    pattern: str
+    size: int
+    ns_per_byte: float
+    worst: str
+    worst_ns: float
+    hits_per_mb: float
+
+
+def lint(book: Rulebook, databases: tuple[bytes, bytes]) -> list[Finding]:
+    """Every finding that needs no clock, in order of file and line."""
+    scanner = Scanner(book, databases)
+    alive = [r for r in book.rules if r.status != "retired"]
+    out = [
+        *_shadowed(book, scanner), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats]),
+        *_anchors(book.formats), *_chatty(book, scanner),
+    ]  # fmt: skip
+    return sorted(out, key=lambda f: (f.problem.path, f.problem.line, f.lint, f.problem.message))
+
+
+def matches(patterns: Sequence[str], lines: Sequence[bytes]) -> set[tuple[int, int]]:
+    """(pattern, line) pairs that match, through Hyperscan as the scan uses it. Lines hold no line feed."""
+    if not patterns or not lines:
+        return set()
+    ids, ends = array("q"), array("q")
+    db = _database(patterns, [MULTILINE] * len(patterns))
+
+    def found(code: int, _start: int, end: int, _flags: int, _context: object) -> None:
+        ids.append(code)
+        ends.append(end)
+
+    db.scan(b"\n".join(lines) + b"\n", match_event_handler=found)
+    stops = np.cumsum([len(t) + 1 for t in lines]) - 1
+    at = np.searchsorted(stops, np.array(ends, np.int64) - 1)
+    return set(zip(ids.tolist(), at.tolist(), strict=True))
+
+
+def _database(patterns: Sequence[str], flags: Sequence[int]) -> Any:
+    db = hs.Database(mode=hs.HS_MODE_BLOCK)
+    db.compile(
+        expressions=[confine(p).encode() for p in patterns],
+        ids=list(range(len(patterns))),
+        elements=len(patterns),
+        flags=list(flags),
+    )
+    db.scratch = hs.Scratch(db)
+    return db
+
+
+def _finding(lint_: str, fault: bool, owner: Any, message: str, mend: str) -> Finding:
+    return Finding(lint_, fault, Problem(owner.path, owner.at, 1, message, mend, owner.id))
+
+
+def _lines(owner: Any, key: str = "hits") -> list[bytes]:
+    return [clean(one_line(e.line)) for e in getattr(owner, key)]
+
+
+def named(patterns: Sequence[str]) -> set[str]:
+    """Names of the captures in these patterns."""
+    return {n for p in patterns for n in re.findall(r"\(\?P?<([A-Za-z_]\w*)>", p)}
+
+
+def _shadowed(book: Rulebook, scanner: Scanner) -> Iterator[Finding]:
+    """Rules that never speak alone, and rules that never speak."""
+    owners = [(i, r) for i, r in enumerate(book.rules) if r.status != "retired" and r.role != "benign"]
+    cases = [(i, line) for i, r in owners for line in _lines(r)]
+    if not cases:
+        return
+    batch = Batch()
+    batch.add(Piece(0, 0, 1, b"".join(line + b"\n" for _, line in cases)))
+    hits = scanner.scan(batch)
+    fired: list[set[int]] = [set() for _ in cases]
+    for rule, record in zip(hits.rule.tolist(), hits.record.tolist(), strict=True):
+        fired[record].add(rule)
+    _, muted, benign = scanner.vetoes(batch, np.arange(len(cases)))
+    quiet = set(muted[benign].tolist())
+    of: dict[int, list[int]] = {}
+    for n, (i, _) in enumerate(cases):
+        of.setdefault(i, []).append(n)
+    for i, r in owners:
+        mine = of[i]
+        if r.kind != "banner" and all(n in quiet for n in mine):
+            mend = "narrow the benign rule, or retire this one"
+            yield _finding("muted", True, r, "every example is muted by a benign rule: it can never speak", mend)
+            continue
+        both = set.intersection(*(fired[n] for n in mine)) - {i}
+        over = [book.rules[k].id for k in sorted(both) if _says_as_much(book.rules[k], r)]
+        if over:
+            mend = "give an example only this rule hits, narrow one of the two, or retire this one"
+            yield _finding("shadowed", False, r, f"{', '.join(over)} hits every example too and says as much", mend)
+
+
+def _says_as_much(other: Rule, r: Rule) -> bool:
+    if other.kind != r.kind or other.generic or STRENGTH[other.role] > STRENGTH[r.role]:
+        return False
+    if r.kind == "phase" and (other.phase, other.edge, other.framework) != (r.phase, r.edge, r.framework):
+        return False
+    return (r.mark is None or r.mark == other.mark) and named(r.extract) <= named(other.extract)
+
+
+def _wordings(rules: Sequence[Rule]) -> Iterator[Finding]:
+    """Each alternative is a claim of its own: an example has to show it. A veto nobody shows is only a warning."""
+    wordings = [(r, p) for r in rules if len(r.patterns) > 1 for p in r.patterns]
+    vetoes = [(r, p) for r in rules for p in r.unless]
+    for lint_, fault, todo, keys in (
+        ("wording", True, wordings, ("hits",)),
+        ("veto", False, vetoes, ("misses", "hits")),
+    ):
+        lines = [(r.id, line) for r in dict.fromkeys(r.id for r, _ in todo) and _distinct(todo) for k in keys for line in _lines(r, k)]  # fmt: skip
+        proven = {(n, lines[at][0]) for n, at in matches([p for _, p in todo], [t for _, t in lines])}
+        for n, (r, p) in enumerate(todo):
+            if (n, r.id) not in proven:
+                what = "no example hits the wording" if fault else "no near-miss shows what 'unless' is for:"
+                mend = "add a line with this wording to 'hits', or drop it" if fault else "add such a line to 'misses'"
+                yield _finding(lint_, fault, r, f"{what} {p[:120]}", mend)
+
+
+def _distinct(todo: Sequence[tuple[Rule, str]]) -> list[Rule]:
+    return list({r.id: r for r, _ in todo}.values())
+
+
+def _unreachable(book: Rulebook, rules: Sequence[Rule]) -> Iterator[Finding]:
+    for r in rules:
+        if r.extract:
+            text = pl.Series([t.decode("utf-8", "replace") for t in _lines(r)])
+            seen: set[str] = set()
+            for pattern in r.extract:
+                got = text.str.extract_groups(pattern).struct.unnest()
+                seen |= {c for c in got.columns if got[c].null_count() < len(text)}
+            yield from _never(r, named(r.extract) - seen)
+    for f in book.formats:
+        got = captures(f, pl.Series([t.decode("utf-8", "replace") for t in _lines(f)]))
+        seen = {c for c in got.columns if got[c].null_count() < got.height}
+        yield from _never(f, named([f.pattern, *f.more]) - seen)
+
+
+def _never(owner: Any, names: set[str]) -> Iterator[Finding]:
+    if names:
+        mend = "add an example that shows it with 'fields', or drop it"
+        yield _finding("capture", False, owner, f"no example captures {', '.join(sorted(names))}", mend)
+
+
+def _unsourced(owners: Sequence[Any]) -> Iterator[Finding]:
+    """Shipped rules promise where their wording is known from; a person's own rules need not."""
+    for r in owners:
+        if not r.see:
+            mend = "add 'see: [project path/to/source]'"
+            yield _finding("unsourced", r.path.startswith(OURS), r, "no 'see': nobody can check the wording", mend)
+
+
+def _anchors(formats: Sequence[Format]) -> Iterator[Finding]:
+    for f in formats:
+        for a in f.anchors:
+            if not any(a in e.line for e in f.hits):
+                yield _finding("anchor", False, f, f"no example holds the anchor '{a}'", "add such a line, or drop it")
+
+
+def _chatty(book: Rulebook, scanner: Scanner) -> Iterator[Finding]:
+    """Rules that hit what healthy jobs print: each hit is a callback and a row."""
+    text = b"".join(t for name, t in corpora(book).items() if name != NEAR)
+    batch = Batch()
+    batch.add(Piece(0, 0, 1, text))
+    hits = scanner.scan(batch)
+    for rule, n in zip(*np.unique(hits.rule, return_counts=True), strict=True):
+        rate = float(n) / (len(text) / 1e6)
+        if rate >= CHATTY_PER_MB:
+            r = book.rules[int(rule)]
+            mend = "narrow the pattern to a literal healthy logs do not print"
+            yield _finding("chatty", False, r, f"{rate:,.0f} hits per MB of healthy chatter", mend)
+
+
+def costs(
+    book: Rulebook, texts: Mapping[str, bytes], clock: Callable[[], float], rounds: int = 3
+) -> tuple[float, list[Cost]]:
+    """(ns per byte of a bare scan, every finder's cost over it, dearest first). clock: CPU seconds."""
+    bare = {name: _time(_database(["\x01never\x02"], [ONCE]), t, clock, rounds)[0] for name, t in texts.items()}
+    total = sum(len(t) for t in texts.values())
+    healthy = sum(len(t) for name, t in texts.items() if name != NEAR)
+    p = plan(book)
+    out: list[Cost] = []
+    for pattern, kind, index in p.finders:
+        owner = p.anchors[index] if kind == "anchor" else book.rules[index].id
+        db = _database([pattern], [ONCE if kind in ("banner", "anchor") else MULTILINE])
+        seconds, hits = 0.0, 0
+        each: dict[str, float] = {}
+        for name, t in texts.items():
+            took, found = _time(db, t, clock, rounds)
+            seconds += max(0.0, took - bare[name])
+            each[name] = max(0.0, took - bare[name]) / len(t) * 1e9
+            hits += found if name != NEAR else 0
+        worst = max(each, key=lambda name: each[name])
+        out.append(
+            Cost(owner, kind, pattern, len(hs.dumpb(db)), seconds / total * 1e9, worst, each[worst], hits / (healthy / 1e6))
+        )  # fmt: skip
+    out.sort(key=lambda c: (-c.ns_per_byte, c.owner, c.pattern))
+    return sum(bare.values()) / total * 1e9, out
+
+
+def _time(db: Any, text: bytes, clock: Callable[[], float], rounds: int) -> tuple[float, int]:
+    """Best of the rounds, and how often the callback ran."""
+    hits = array("q")
+
+    def found(code: int, _start: int, _end: int, _flags: int, _context: object) -> None:
+        hits.append(code)
+
+    best = float("inf")
+    for _ in range(rounds):
+        del hits[:]
+        began = clock()
+        db.scan(text, match_event_handler=found)
+        best = min(best, clock() - began)
+    return best, len(hits)
+
+
+CHATTER: dict[str, tuple[str, ...]] = {
+    "nccl-info": (
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO Channel {e:02}/0 : {d}[{d}] -> {f}[{f}] via P2P/CUMEM/read\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO Channel {e:02}/0 : {g}[{d}] -> {a}[{f}] [send] via NET/IB/{d}/GDRDMA\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO Trees [0] {d}/-1/-1->{f}->{a} [1] {d}/-1/-1->{f}->{a}\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO NET/IB : Using [0]mlx5_{d}:1/IB [1]mlx5_{f}:1/IB [RO]; OOB bond0:10.0.{a}.{d}<0>\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO threadThresholds 8/8/64 | {g}/8/64 | 512 | 512\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO ncclCommInitRankConfig comm 0x{g:x}{b:x} rank {a} nranks 64 cudaDev {d} nvmlDev {d} busId {b:x} commId 0x{c:x}{g:x} - Init COMPLETE\n",
+    ),
+    "megatron": (
+        " [2026-01-02 0{d}:{e:02}:{f:02}] iteration {g:8}/   61035 | consumed samples: {c:12} | elapsed time per iteration (ms): {b}.{d} | throughput per GPU (TFLOP/s/GPU): 41{d}.{e} | learning rate: 2.9{c}E-04 | global batch size:  1024 | lm loss: 2.{c}E+00 | loss scale: 1.0 | grad norm: 0.{b} | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+        "[Rank {a}] (after {g} iterations) memory (MB) | allocated: {b}.{c} | max allocated: {c}.{b} | reserved: {c}.0 | max reserved: {c}.0\n",
+        "    forward-backward ...............................: ({b}.{e}, {b}.{f})\n    optimizer ......................................: ({e}.{b}, {f}.{b})\n",
+    ),
+    "tqdm": (
+        "\rTraining:  {e:2}%|████▌     | {g}/61035 [{e:02}:{f:02}<1:{e:02}:{f:02},  {d}.{e:02}it/s, loss=2.{c}, lr=0.000{b}]",
+        "\r {e:2}%|█▎        | {g}/61035 [{e:02}:{f:02}<{f:02}:{e:02}, {d}.{e:02}s/it]",
+        "\rEpoch {d}:  {e:2}%|██████▊   | {g}/{c} [0{d}:{e:02}<0{d}:{f:02}, {d}.{e:02}it/s, v_num={a}, train_loss=1.{c}]",
+        "\n",
+    ),
+    "frames": (
+        '  File "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py", line {b}, in _wrapped_call_impl\n    return self._call_impl(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n',
+        '[rank{a}]:   File "/workspace/train/step_{d}.py", line {g}, in forward_backward\n[rank{a}]:     loss = self.engine(batch, timeout=timeout, on_error=handle_error)\n',
+        '  File "/usr/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line {b}, in wrapper\n    return f(*args, **kwargs)\n',
+        "frame #{d}: c10d::ProcessGroupNCCL::WorkNCCL::WorkNCCL(c10::Device&, int) + 0x{c:x} (0x7f{c:x}{b:x} in /opt/conda/lib/libtorch_cuda.so)\n",
+    ),
+    "config": (
+        "  distributed_timeout_minutes ..................... {e}\n  error_injection_rate ............................ 0\n  exit_on_missing_checkpoint ...................... False\n",
+        '{{"num_layers": {e}, "hidden_size": {b}, "nccl_timeout": {g}, "abort_on_nan": false, "fail_fast": true, "seed": {c}}}\n',
+        "export NCCL_IB_TIMEOUT={e} NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={g} PYTHONFAULTHANDLER=1\n",
+        "model.layers.{e}.self_attn.q_proj.weight: torch.Size([{b}, {c}]) dtype=torch.bfloat16 requires_grad=True\n",
+        "    handlers: [error_file, console]; max_failures: {d}; preemption: {{signal: SIGTERM, grace: {g}}}; oom_score_adj: 0\n",
+    ),
+}
+
+
+def corpora(book: Rulebook, size: int = CORPUS_BYTES, seed: int = SEED) -> dict[str, bytes]:
+    """Name -> bytes of whole lines: what healthy jobs print most, and long lines of the rules' own literals one byte short."""
+    rng = np.random.default_rng(seed)
+    out: dict[str, bytes] = {}
+    for name, forms in CHATTER.items():
+        lines: list[str] = []
+        have = 0
+        while have < size:
+            n = rng.integers([0, 1000, 10000, 0, 10, 10, 1], [512, 9999, 99999, 8, 60, 60, 61035]).tolist()
+            lines.append(forms[int(rng.integers(len(forms)))].format(**dict(zip("abcdefg", n, strict=True))))
+            have += len(lines[-1])
+        out[name] = "".join(lines).encode() + b"\n"
+    near = [w[:-1] for r in book.rules if r.role != "benign" for p in r.patterns if len(w := _literal(p)) > 3]
+    long: list[str] = []
+    have = 0
+    while near and have < size:
+        picked = [near[int(i)] for i in rng.integers(len(near), size=160)]
+        long.append(" ".join(picked) + "\n")
+        have += len(long[-1])
+    out[NEAR] = "".join(long).encode() or b"\n"
+    return out
+
+
+def _literal(pattern: str) -> str:
+    """The longest run of plain characters in a pattern."""
+    return max(re.split(r"\\.|\(\?.|[\[\](){}.*+?|^$\\]", pattern), key=len).strip()
