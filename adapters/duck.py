@@ -1,8 +1,9 @@
 """The DuckDB history as a `Sink`: bulk loads through Arrow, whole jobs at a time.
 
 Rows of a stream replace what the same stream had before, rows of an attempt replace that attempt's, so replaying the same logs leaves
-the same content. Rows wait in memory until their job is judged; those of a very large job are written early inside the open transaction and
-taken out again if the job is never finished (`close(finished=False)` after an interrupt), so the store holds whole jobs only.
+the same content. Rows wait in memory until their job is judged; those of a very large job are written early and noted in
+`unfinished`; whatever is still noted there at the end, or when the store is next opened, is taken out again. So the store holds whole jobs only,
+after Ctrl-C and after a kill, and memory does not grow with the log.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from defib.engine.incidents import fingerprint
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import AttemptVerdict, JobKey, StoreError, StreamId
 
-STAGE_BYTES = 64 * 1024 * 1024
+STAGE_BYTES = 16 * 1024 * 1024
 COMMIT_JOBS = 256
 HEALTHY = ("completed", "running-at-end", "unknown")
 
@@ -47,7 +48,7 @@ def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     options: dict[str, Any] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        "memory_limit": "1GB",
+        "memory_limit": "512MB" if read_only else "128MB",
         "threads": 2,
     }
     try:
@@ -82,6 +83,7 @@ class DuckStore:
         except duckdb.Error as e:
             raise StoreError(f"{path}: {str(e).splitlines()[0]}") from e
         self.con.execute("BEGIN")
+        self._forget_unfinished()
 
     def _check_version(self) -> None:
         row = self.con.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
@@ -104,11 +106,9 @@ class DuckStore:
             elif isinstance(effect, JobJudged):
                 self._job(effect)
 
-    def close(self, *, finished: bool = True) -> None:
+    def close(self) -> None:
         """Commit whole jobs; rows of unfinished ones are dropped."""
-        if not finished:
-            for number in sorted(self._written):
-                self._clear(number)
+        self._forget_unfinished()
         self.con.execute("COMMIT")
         self.con.close()
 
@@ -121,11 +121,13 @@ class DuckStore:
         if self._staged_bytes > STAGE_BYTES:
             for number in list(self._staged):
                 self._write(number)
+            self._commit()
 
     def _write(self, number: int) -> None:
         """Move a stream's staged rows into the open transaction."""
         if number not in self._written:
             self._clear(number)
+            self.con.execute("INSERT OR IGNORE INTO unfinished VALUES (?)", [self._keys[number]])
             self._written.add(number)
         for table, rows in self._staged.pop(number, []):
             self._staged_bytes -= rows.nbytes
@@ -158,15 +160,27 @@ class DuckStore:
         self._rows("incidents", [r for a in effect.attempts if (r := self._incident_row(a))])
         self._rows("evidence", [r for a in effect.attempts for r in self._evidence_rows(a)])
         self._rows("nodes", [r for a in effect.attempts for r in self._node_rows(a)])
+        self.con.execute(
+            "DELETE FROM unfinished WHERE stream_id IN (SELECT unnest(?))", [[self._keys[n] for n in numbers]]
+        )
         for number in numbers:
             self._written.discard(number)
             self._keys.pop(number, None)
             self._reads.pop(number, None)
         self._since_commit += 1
-        if self._since_commit >= COMMIT_JOBS and not self._written:
-            self.con.execute("COMMIT")
-            self.con.execute("BEGIN")
-            self._since_commit = 0
+        if self._since_commit >= COMMIT_JOBS:
+            self._commit()
+
+    def _commit(self) -> None:
+        self.con.execute("COMMIT")
+        self.con.execute("BEGIN")
+        self._since_commit = 0
+
+    def _forget_unfinished(self) -> None:
+        """Rows of jobs that were never judged (an interrupt, a kill) go; they are in the logs still."""
+        for table in ("signals", "progress"):
+            self.con.execute(f"DELETE FROM {table} WHERE stream_id IN (SELECT stream_id FROM unfinished)")  # noqa: S608 - constant names
+        self.con.execute("DELETE FROM unfinished")
 
     def _rows(self, table: str, rows: list[dict[str, Any]]) -> None:
         if rows:

@@ -10,6 +10,7 @@ VERSION = 1
 
 TABLES = {
     "meta": ("key VARCHAR PRIMARY KEY, value VARCHAR", "Schema version and rule hash of the last writer."),
+    "unfinished": ("stream_id VARCHAR PRIMARY KEY", "Streams of jobs not yet judged; empty between runs."),
     "streams": (
         "stream_id VARCHAR PRIMARY KEY, path VARCHAR, generation INTEGER, job VARCHAR, channel VARCHAR, node VARCHAR, rank INTEGER, "
         "local_rank INTEGER, bytes BIGINT, lines BIGINT, frameworks VARCHAR[], tail VARCHAR[], notes VARCHAR[]",

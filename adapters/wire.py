@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -81,7 +80,8 @@ def replay(
     source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
     source.open()
     outcome = Outcome(files=len(source.files), unread=source.unread)
-    store = DuckStore(options.db, loaded.book)
+    # ':memory:' keeps nothing, so nothing is stored: attempts are told and forgotten, and memory stays flat.
+    store = DuckStore(options.db, loaded.book) if options.db != ":memory:" else None
 
     def told(a: AttemptVerdict, paths: dict[int, str]) -> None:
         outcome.attempts += 1
@@ -96,7 +96,7 @@ def replay(
     drive = Drive(
         Observer(loaded.book, loaded.databases),
         State(loaded.book),
-        Fan([store], told),
+        Fan([store] if store else [], told),
         options.batch_bytes,
         read,
         options.verify,
@@ -107,6 +107,6 @@ def replay(
         outcome.interrupted = True
         source.close()
     finally:
-        finished = sys.exc_info()[0] is None and not outcome.interrupted
-        store.close(finished=finished)
+        if store is not None:
+            store.close()
     return outcome

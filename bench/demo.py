@@ -29,7 +29,9 @@ def main() -> int:
     OUT.mkdir(exist_ok=True)
     Path(db).unlink(missing_ok=True)
     print("Eight jobs of a night on 8 to 64 GPUs each, generated with seed 7:", flush=True)
-    subprocess.run([sys.executable, str(HERE / "loggen"), str(OUT / "logs"), "--preset", "demo", "--seed", "7"], check=True)
+    subprocess.run(
+        [sys.executable, str(HERE / "loggen"), str(OUT / "logs"), "--preset", "demo", "--seed", "7"], check=True
+    )
     run("defib", "replay", str(OUT / "logs"), "--db", db)
     run("defib", "why", "481214", "--db", db)
     print("\nWhich node do incidents point at?", end="", flush=True)

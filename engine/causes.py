@@ -66,7 +66,9 @@ class Case:
             if t.stream == s.stream:
                 if t.progress.offset > s.offset:
                     return True
-            elif s.order_us is not None and t.progress.time_us is not None and t.progress.time_us > s.order_us + SKEW_US:
+            elif (
+                s.order_us is not None and t.progress.time_us is not None and t.progress.time_us > s.order_us + SKEW_US
+            ):
                 return True
         return False
 
@@ -132,7 +134,9 @@ def _lifecycle(case: Case, live: list[Signal]) -> Signal | None:
 
 def _own_kill(case: Case, live: list[Signal], act: Signal) -> bool:
     """A bare CANCELLED after a task had ended badly is srun stopping what is left, not a person's act."""
-    return act.mark == "cancelled" and any(x.mark == "exit" and case.precedes(x, act) is True for x in live if x is not act)
+    return act.mark == "cancelled" and any(
+        x.mark == "exit" and case.precedes(x, act) is True for x in live if x is not act
+    )
 
 
 def _completed(case: Case) -> Signal | None:

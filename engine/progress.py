@@ -6,6 +6,8 @@ captures from the candidates only. A low-priority format gives way where another
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -21,6 +23,7 @@ from defib.engine.words import PROGRESS
 GENERIC_BELOW = 10  # priority
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 STEP_MAX = 10**12
+NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
 
 class ProgressReader:
@@ -79,15 +82,31 @@ def _records(batch: Batch) -> pa.Array:
 
 def captures(fmt: Format, text: pl.Series) -> pl.DataFrame:
     """Every capture of the format as text; the main pattern wins over `more`."""
-    got = text.str.extract_groups(fmt.pattern).struct.unnest()
+    frame = text.to_frame("text")
+    whole = pl.col("text").str
+    got = frame.select(whole.extract_groups(fmt.pattern).alias("g")).to_series().struct.unnest()
+    if not fmt.more:
+        return got
+    # One group per pattern is the usual case, and taking a single group is far cheaper than building a struct.
+    singles: dict[str, list[pl.Expr]] = {c: [] for c in got.columns}
     for pattern in fmt.more:
-        extra = text.str.extract_groups(pattern).struct.unnest()
-        for c in extra.columns:
-            if c in got.columns:
-                got = got.with_columns(pl.coalesce(got[c], extra[c]).alias(c))
-            else:
-                got = got.with_columns(extra[c])
-    return got
+        names = NAMED.findall(pattern)
+        for name in names:
+            one = (
+                whole.extract(pattern, 1)
+                if len(names) == 1 and plain(pattern)
+                else whole.extract_groups(pattern).struct.field(name)
+            )
+            singles.setdefault(name, []).append(one)
+    extra = frame.select(pl.coalesce(v).alias(k) for k, v in singles.items() if v)
+    merged = [pl.coalesce(got[c], extra[c]).alias(c) if c in got.columns else extra[c] for c in extra.columns]
+    return got.with_columns(merged)
+
+
+def plain(pattern: str) -> bool:
+    """The named group is the pattern's first capturing group."""
+    first = re.search(r"(?<!\\)\((?!\?(?!P?<))", pattern)
+    return first is not None and pattern.startswith(("(?P<", "(?<"), first.start())
 
 
 def kept(fmt: Format, text: pl.Series, got: pl.DataFrame) -> pl.Series:

@@ -1,15 +1,16 @@
 """A rulebook that loads may still be careless: rules that add nothing, promise captures no line shows, cite nothing, or cost too much.
 
 In: a rulebook and its compiled databases; for costs also bytes to scan and a CPU clock (the engine has none of its own). Out:
-`Finding`s at rule file and line, and `Cost`s per pattern. Always holds: the same book and seed give the same findings and the same
-corpora; a finding is a *fault* only where the rule breaks a promise of rules/README.md, everything else is a warning.
+`Finding`s at rule file and line, `Cost`s per pattern, and for lines without a rule stubs to start from. Always holds: the same book
+and seed give the same findings and corpora; a finding is a *fault* only where the rule breaks a promise of rules/README.md,
+everything else is a warning.
 """
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,13 +23,15 @@ from defib.engine.progress import captures
 from defib.engine.proof import one_line
 from defib.engine.rulebook import Format, Rule, Rulebook
 from defib.engine.scan import MULTILINE, ONCE, Scanner, confine, plan
+from defib.engine.survey import LOOKS_BAD
 from defib.engine.words import Problem
 
-OURS = "rules/"  # what `rulefiles` shows in front of the shipped files
 # Strength of a claim: a rule is shadowed only by one that says at least as much.
 STRENGTH = {
     "root": 0, "candidate": 1, "lifecycle": 1, "wrapper": 2, "cascade": 2, "confirm": 3, "locator": 4, "benign": 5,
 }  # fmt: skip
+PATTERN_CHARS = 120
+LITERAL_MIN = 6
 CHATTY_PER_MB = 20.0
 CORPUS_BYTES = 256 * 1024
 SEED = 20260101
@@ -58,12 +61,12 @@ class Cost:
     hits_per_mb: float
 
 
-def lint(book: Rulebook, databases: tuple[bytes, bytes]) -> list[Finding]:
-    """Every finding that needs no clock, in order of file and line."""
+def lint(book: Rulebook, databases: tuple[bytes, bytes], ours: Container[str] = ()) -> list[Finding]:
+    """Every finding that needs no clock, in order of file and line. ours: shown paths of the shipped files, held to more."""
     scanner = Scanner(book, databases)
     alive = [r for r in book.rules if r.status != "retired"]
     out = [
-        *_shadowed(book, scanner), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats]),
+        *_shadowed(book, scanner), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats], ours),
         *_anchors(book.formats), *_chatty(book, scanner),
     ]  # fmt: skip
     return sorted(out, key=lambda f: (f.problem.path, f.problem.line, f.lint, f.problem.message))
@@ -153,21 +156,19 @@ def _wordings(rules: Sequence[Rule]) -> Iterator[Finding]:
     """Each alternative is a claim of its own: an example has to show it. A veto nobody shows is only a warning."""
     wordings = [(r, p) for r in rules if len(r.patterns) > 1 for p in r.patterns]
     vetoes = [(r, p) for r in rules for p in r.unless]
-    for lint_, fault, todo, keys in (
+    checks: tuple[tuple[str, bool, list[tuple[Rule, str]], tuple[str, ...]], ...] = (
         ("wording", True, wordings, ("hits",)),
         ("veto", False, vetoes, ("misses", "hits")),
-    ):
-        lines = [(r.id, line) for r in dict.fromkeys(r.id for r, _ in todo) and _distinct(todo) for k in keys for line in _lines(r, k)]  # fmt: skip
+    )
+    for lint_, fault, todo, keys in checks:
+        owners = {r.id: r for r, _ in todo}.values()
+        lines = [(r.id, line) for r in owners for key in keys for line in _lines(r, key)]
         proven = {(n, lines[at][0]) for n, at in matches([p for _, p in todo], [t for _, t in lines])}
         for n, (r, p) in enumerate(todo):
             if (n, r.id) not in proven:
                 what = "no example hits the wording" if fault else "no near-miss shows what 'unless' is for:"
                 mend = "add a line with this wording to 'hits', or drop it" if fault else "add such a line to 'misses'"
                 yield _finding(lint_, fault, r, f"{what} {p[:120]}", mend)
-
-
-def _distinct(todo: Sequence[tuple[Rule, str]]) -> list[Rule]:
-    return list({r.id: r for r, _ in todo}.values())
 
 
 def _unreachable(book: Rulebook, rules: Sequence[Rule]) -> Iterator[Finding]:
@@ -191,12 +192,12 @@ def _never(owner: Any, names: set[str]) -> Iterator[Finding]:
         yield _finding("capture", False, owner, f"no example captures {', '.join(sorted(names))}", mend)
 
 
-def _unsourced(owners: Sequence[Any]) -> Iterator[Finding]:
+def _unsourced(owners: Sequence[Any], ours: Container[str]) -> Iterator[Finding]:
     """Shipped rules promise where their wording is known from; a person's own rules need not."""
     for r in owners:
         if not r.see:
             mend = "add 'see: [project path/to/source]'"
-            yield _finding("unsourced", r.path.startswith(OURS), r, "no 'see': nobody can check the wording", mend)
+            yield _finding("unsourced", r.path in ours, r, "no 'see': nobody can check the wording", mend)
 
 
 def _anchors(formats: Sequence[Format]) -> Iterator[Finding]:
@@ -263,6 +264,44 @@ def _time(db: Any, text: bytes, clock: Callable[[], float], rounds: int) -> tupl
     return best, len(hits)
 
 
+def suggest(book: Rulebook, shapes: Sequence[tuple[str, str]], family: str = "mine") -> dict[str, dict[str, Any]]:
+    """(shape, a line of it) -> by shape a stub that loads beside the other rules: its pattern is the shape's most telling constant part."""
+    taken = {r.id for r in book.rules}
+    numbers = (f"{family}.todo-{n}" for n in range(1, len(shapes) + len(taken) + 2))
+    free = (name for name in numbers if name not in taken)
+    out: dict[str, dict[str, Any]] = {}
+    patterns: list[str] = []
+    for key, text in shapes:
+        pattern = escape_hyperscan(constant_of(key))
+        if len(pattern) < LITERAL_MIN or pattern in patterns:
+            continue
+        patterns.append(pattern)
+        out[key] = {
+            "id": next(free), "title": f"TODO {text[:60]}", "pattern": pattern, "role": "confirm", "domain": "unknown",
+            "limits": "TODO what it cannot tell", "see": "TODO project path/to/source", "hits": [{"line": text}],
+            "misses": ["TODO a line that looks alike and means something else"],
+        }  # fmt: skip
+    ids = [stub["id"] for stub in out.values()]
+    lines = [stub["hits"][0]["line"].replace("\n", " ").encode() for stub in out.values()]
+    for p, at in sorted(matches(patterns, lines)):
+        if p != at:
+            list(out.values())[at]["hits"][0].setdefault("also", []).append(ids[p])
+    return out
+
+
+def constant_of(shape: str) -> str:
+    """The longest part without a placeholder, one that looks bad before one that does not."""
+    parts = [p.strip() for p in re.split("[#\ufffd]", shape)]
+    best = max(parts, key=lambda p: (len(p) >= 2 * LITERAL_MIN and bool(re.search(LOOKS_BAD, p)), len(p)))
+    return best if len(best) <= PATTERN_CHARS else best[:PATTERN_CHARS].rsplit(" ", 1)[0]
+
+
+def escape_hyperscan(text: str) -> str:
+    """The text as a pattern that matches just it."""
+    escaped = re.sub(r"[\\.^$*+?{}\[\]()|]", lambda m: "\\" + m[0], text)
+    return re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped)
+
+
 CHATTER: dict[str, tuple[str, ...]] = {
     "nccl-info": (
         "node{a:03}:{b}:{c} [{d}] NCCL INFO Channel {e:02}/0 : {d}[{d}] -> {f}[{f}] via P2P/CUMEM/read\n",
@@ -271,12 +310,16 @@ CHATTER: dict[str, tuple[str, ...]] = {
         "node{a:03}:{b}:{c} [{d}] NCCL INFO NET/IB : Using [0]mlx5_{d}:1/IB [1]mlx5_{f}:1/IB [RO]; OOB bond0:10.0.{a}.{d}<0>\n",
         "node{a:03}:{b}:{c} [{d}] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n",
         "node{a:03}:{b}:{c} [{d}] NCCL INFO threadThresholds 8/8/64 | {g}/8/64 | 512 | 512\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO ncclCommInitRankConfig comm 0x{g:x}{b:x} rank {a} nranks 64 cudaDev {d} nvmlDev {d} busId {b:x} commId 0x{c:x}{g:x} - Init COMPLETE\n",
+        "node{a:03}:{b}:{c} [{d}] NCCL INFO ncclCommInitRankConfig comm 0x{g:x}{b:x} rank {a} nranks 64 cudaDev {d} nvmlDev {d} "
+        "busId {b:x} commId 0x{c:x}{g:x} - Init COMPLETE\n",
     ),
     "megatron": (
-        " [2026-01-02 0{d}:{e:02}:{f:02}] iteration {g:8}/   61035 | consumed samples: {c:12} | elapsed time per iteration (ms): {b}.{d} | throughput per GPU (TFLOP/s/GPU): 41{d}.{e} | learning rate: 2.9{c}E-04 | global batch size:  1024 | lm loss: 2.{c}E+00 | loss scale: 1.0 | grad norm: 0.{b} | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
+        " [2026-01-02 0{d}:{e:02}:{f:02}] iteration {g:8}/   61035 | consumed samples: {c:12} | elapsed time per iteration (ms): {b}.{d} | "
+        "throughput per GPU (TFLOP/s/GPU): 41{d}.{e} | learning rate: 2.9{c}E-04 | global batch size:  1024 | lm loss: 2.{c}E+00 | loss scale: 1.0 | "
+        "grad norm: 0.{b} | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
         "[Rank {a}] (after {g} iterations) memory (MB) | allocated: {b}.{c} | max allocated: {c}.{b} | reserved: {c}.0 | max reserved: {c}.0\n",
-        "    forward-backward ...............................: ({b}.{e}, {b}.{f})\n    optimizer ......................................: ({e}.{b}, {f}.{b})\n",
+        "    forward-backward ...............................: ({b}.{e}, {b}.{f})\n"
+        "    optimizer ......................................: ({e}.{b}, {f}.{b})\n",
     ),
     "tqdm": (
         "\rTraining:  {e:2}%|████▌     | {g}/61035 [{e:02}:{f:02}<1:{e:02}:{f:02},  {d}.{e:02}it/s, loss=2.{c}, lr=0.000{b}]",
@@ -285,13 +328,17 @@ CHATTER: dict[str, tuple[str, ...]] = {
         "\n",
     ),
     "frames": (
-        '  File "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py", line {b}, in _wrapped_call_impl\n    return self._call_impl(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n',
-        '[rank{a}]:   File "/workspace/train/step_{d}.py", line {g}, in forward_backward\n[rank{a}]:     loss = self.engine(batch, timeout=timeout, on_error=handle_error)\n',
-        '  File "/usr/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line {b}, in wrapper\n    return f(*args, **kwargs)\n',
+        '  File "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py", line {b}, in _wrapped_call_impl\n'
+        "    return self._call_impl(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n",
+        '[rank{a}]:   File "/workspace/train/step_{d}.py", line {g}, in forward_backward\n'
+        "[rank{a}]:     loss = self.engine(batch, timeout=timeout, on_error=handle_error)\n",
+        '  File "/usr/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line {b}, in wrapper\n'
+        "    return f(*args, **kwargs)\n",
         "frame #{d}: c10d::ProcessGroupNCCL::WorkNCCL::WorkNCCL(c10::Device&, int) + 0x{c:x} (0x7f{c:x}{b:x} in /opt/conda/lib/libtorch_cuda.so)\n",
     ),
     "config": (
-        "  distributed_timeout_minutes ..................... {e}\n  error_injection_rate ............................ 0\n  exit_on_missing_checkpoint ...................... False\n",
+        "  distributed_timeout_minutes ..................... {e}\n  error_injection_rate ............................ 0\n"
+        "  exit_on_missing_checkpoint ...................... False\n",
         '{{"num_layers": {e}, "hidden_size": {b}, "nccl_timeout": {g}, "abort_on_nan": false, "fail_fast": true, "seed": {c}}}\n',
         "export NCCL_IB_TIMEOUT={e} NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={g} PYTHONFAULTHANDLER=1\n",
         "model.layers.{e}.self_attn.q_proj.weight: torch.Size([{b}, {c}]) dtype=torch.bfloat16 requires_grad=True\n",

@@ -11,13 +11,74 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 CAPTURES = frozenset(
-    ["rank", "local_rank", "node", "peer", "peer_rank", "gpu", "pci", "xid", "timeout_ms", "ran_ms", "errno", "path", "pid", "step", "job_id", "exit_code", "signal", "seq", "op", "exception", "message", "task", "expected", "joined", "bytes", "version"]
+    [
+        "rank",
+        "local_rank",
+        "node",
+        "peer",
+        "peer_rank",
+        "gpu",
+        "pci",
+        "xid",
+        "timeout_ms",
+        "ran_ms",
+        "errno",
+        "path",
+        "pid",
+        "step",
+        "job_id",
+        "exit_code",
+        "signal",
+        "seq",
+        "op",
+        "exception",
+        "message",
+        "task",
+        "expected",
+        "joined",
+        "bytes",
+        "version",
+    ]
 )
 PROGRESS_CAPTURES = frozenset(
-    ["step", "total", "epoch", "epochs", "step_time", "rate", "rate_unit", "elapsed", "throughput", "tflops", "loss", "grad_norm", "lr", "samples", "tokens", "rank", "time_ms", "skipped", "nan"]
+    [
+        "step",
+        "total",
+        "epoch",
+        "epochs",
+        "step_time",
+        "rate",
+        "rate_unit",
+        "elapsed",
+        "throughput",
+        "tflops",
+        "loss",
+        "grad_norm",
+        "lr",
+        "samples",
+        "tokens",
+        "rank",
+        "time_ms",
+        "skipped",
+        "nan",
+    ]
 )
 PATH_CAPTURES = frozenset(
-    ["cluster", "job_id", "job_name", "array_job", "array_task", "node", "rank", "local_rank", "task", "step", "restart_count", "attempt", "stream"]
+    [
+        "cluster",
+        "job_id",
+        "job_name",
+        "array_job",
+        "array_task",
+        "node",
+        "rank",
+        "local_rank",
+        "task",
+        "step",
+        "restart_count",
+        "attempt",
+        "stream",
+    ]
 )
 
 

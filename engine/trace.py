@@ -197,7 +197,9 @@ class StreamFold:
         """Fold rows up to the first one that begins a new attempt; returns where to go on."""
         t = self.now
         groups = list(self._groups(rows, start, end))
-        row = min((int(at[i]) for key, at in groups if (i := self._setback(t, key, rows.step[at])) is not None), default=end)
+        row = min(
+            (int(at[i]) for key, at in groups if (i := self._setback(t, key, rows.step[at])) is not None), default=end
+        )
         if start < row < end:
             return self._stretch(rows, start, row)
         if row == start:

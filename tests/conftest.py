@@ -332,7 +332,7 @@ def replay(
 def signal(made: Kit, rule: str, offset: int, **more: Any) -> Signal:
     """A claim as the engine would make it from a SIGNALS row."""
     row: dict[str, object] = {
-        "stream": 0, "offset": offset, "line": more.pop("line", offset), "rule": rule, "time_us": None, "rank": None,
+        "stream": 0, "offset": offset, "line": more.pop("line", offset), "rule": rule, "time_us": None, "year_us": None, "rank": None,
         "local_rank": None, "node": None, "fields": "{}", "text": rule, **more,
     }  # fmt: skip
     return core.signal(made.book, row)

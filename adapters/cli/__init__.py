@@ -175,10 +175,15 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
 
 
 def _rules(commands) -> None:  # type: ignore[no-untyped-def]
-    r = commands.add_parser("rules", help="check, list and show rules")
+    r = commands.add_parser("rules", help="check, list, show and explain rules")
     verbs = r.add_subparsers(title="verbs", metavar="VERB", required=True)
     c = verbs.add_parser("check", help="prove every rule: examples, near-misses, dialects; all faults at once")
     c.add_argument("dirs", nargs="*", type=Path, metavar="DIR", help="your own rule folders, checked beside ours")
+    c.add_argument("--warnings", action="store_true", help="list the warnings too, not only their number")
+    c.add_argument(
+        "--cost", action="store_true", help="measure every pattern: size, scan time, hits on healthy chatter"
+    )
+    c.add_argument("--json", action="store_true", help="one JSON document")
     c.set_defaults(run="rules:check")
     ls = verbs.add_parser("list", help="every rule in a table")
     _extra_rules(ls)
@@ -190,6 +195,26 @@ def _rules(commands) -> None:  # type: ignore[no-untyped-def]
     _extra_rules(sh)
     sh.add_argument("--json", action="store_true")
     sh.set_defaults(run="rules:show")
+    ex = verbs.add_parser("explain", help="what the rules make of one line of a log, and why")
+    ex.add_argument(
+        "place", metavar="FILE:LINE", help="a log (.gz and .zst too) and a line, counted by line feeds from 1"
+    )
+    _extra_rules(ex)
+    ex.add_argument("--json", action="store_true", help="one JSON document")
+    ex.set_defaults(run="rules:explain")
+    co = verbs.add_parser(
+        "coverage", help="which rules many logs never show, and which error-looking lines have no rule"
+    )
+    co.add_argument("paths", nargs="+", metavar="PATH")
+    _extra_rules(co)
+    co.add_argument("--all", action="store_true", help="list rules never seen and every shape")
+    co.add_argument("--suggest", action="store_true", help="print a rule file of stubs for the shapes shown (YAML)")
+    co.add_argument("--json", action="store_true", help="one JSON document")
+    co.set_defaults(run="ruledoc:coverage")
+    dc = verbs.add_parser("doc", help="one Markdown page of all rules")
+    dc.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to standard output")
+    _extra_rules(dc)
+    dc.set_defaults(run="ruledoc:doc")
     sc = verbs.add_parser("schema", help="JSON schema of rule files, for editors")
     sc.set_defaults(run="rules:schema")
 

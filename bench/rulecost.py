@@ -1,0 +1,144 @@
+"""What the rulebook costs: compile time, size of the databases, and scan rate with all rules against the first 60 signatures.
+
+In: the shipped rules (and `--rules DIR`), bytes made in memory by `defib.engine.rulelint.corpora`. Out: a table per corpus with rates and
+their ratio (goal 0.8: ten times the rules may cost a fifth of the speed), and the rules whose absence speeds the whole up most; `--json`
+for machines. Rates are medians of interleaved rounds in CPU time, through `Scanner.scan` as replay calls it, vetoes included.
+
+    python bench/rulecost.py [--rules DIR] [--rounds 7] [--bytes 4M] [--leave-out 12] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+from defib.adapters import rulefiles
+from defib.engine import rulelint
+from defib.engine.blocks import Batch, Piece
+from defib.engine.rulebook import Rulebook
+from defib.engine.scan import Scanner, compile_databases
+
+FIRST = 60
+GOAL = 0.8
+
+
+def batch_of(text: bytes) -> Batch:
+    """Cleaned and indexed beforehand: only the scan is to be measured."""
+    batch = Batch()
+    batch.add(Piece(0, 0, 1, text))
+    assert len(batch.buffer) and len(batch.ends)
+    return batch
+
+
+def subset(book: Rulebook, count: int) -> Rulebook:
+    """The first signatures that a finder searches for, without formats, phases and banners."""
+    first = [r for r in book.rules if r.kind == "signature" and r.role != "benign" and r.status != "retired"][:count]
+    return dataclasses.replace(book, rules=tuple(first), formats=())
+
+
+def compiled(book: Rulebook) -> tuple[Scanner, float, tuple[int, int]]:
+    """(scanner, CPU seconds to compile, bytes of both databases)"""
+    began = time.process_time()
+    databases = compile_databases(book)
+    took = time.process_time() - began
+    return Scanner(book, databases), took, (len(databases[0]), len(databases[1]))
+
+
+def rates(scanners: dict[str, Scanner], texts: dict[str, bytes], rounds: int) -> dict[str, dict[str, float]]:
+    """scanner -> corpus -> median MB per CPU second. Scanners take turns, so drift of the machine meets all alike."""
+    took: dict[tuple[str, str], list[float]] = {}
+    for name, text in texts.items():
+        batch = batch_of(text)
+        for turn in range(rounds + 1):
+            for who, scanner in scanners.items():
+                began = time.process_time()
+                scanner.scan(batch)
+                if turn:  # the first one only warms the caches
+                    took.setdefault((who, name), []).append(time.process_time() - began)
+    return {
+        who: {name: len(texts[name]) / 1e6 / statistics.median(took[who, name]) for name in texts} for who in scanners
+    }
+
+
+def total(per_corpus: dict[str, float], texts: dict[str, bytes]) -> float:
+    """MB/s over all healthy corpora together."""
+    healthy = [n for n in texts if n != rulelint.NEAR]
+    return sum(len(texts[n]) / 1e6 for n in healthy) / sum(len(texts[n]) / 1e6 / per_corpus[n] for n in healthy)
+
+
+def leave_out(book: Rulebook, texts: dict[str, bytes], count: int, rounds: int) -> list[dict[str, Any]]:
+    """The rules that look dearest alone, each measured by what the whole gains without it."""
+    small = {name: text[: 256 * 1024].rpartition(b"\n")[0] + b"\n" for name, text in texts.items()}
+    _, alone = rulelint.costs(book, small, time.process_time)
+    candidates = list(dict.fromkeys(c.owner for c in alone if c.kind != "anchor"))[:count]
+    scanners = {"": compiled(book)[0]}
+    for name in candidates:
+        scanners[name] = compiled(dataclasses.replace(book, rules=tuple(r for r in book.rules if r.id != name)))[0]
+    per = rates(scanners, texts, rounds)
+    every = total(per[""], texts)
+    near = per[""][rulelint.NEAR]
+    rows = [
+        {"rule": n, "gain": total(per[n], texts) / every - 1, "gain_near": per[n][rulelint.NEAR] / near - 1}
+        for n in candidates
+    ]
+    return sorted(rows, key=lambda r: -float(r["gain"]))
+
+
+def measure(book: Rulebook, texts: dict[str, bytes], rounds: int, leave: int) -> dict[str, Any]:
+    every, took, sizes = compiled(book)
+    first, first_took, first_sizes = compiled(subset(book, FIRST))
+    per = rates({"all": every, "first": first}, texts, rounds)
+    return {
+        "rules": len(book.rules), "formats": len(book.formats), "compile_s": took, "bytes": sizes,
+        "first_compile_s": first_took, "first_bytes": first_sizes,
+        "corpora": {n: {"all": per["all"][n], "first": per["first"][n], "ratio": per["all"][n] / per["first"][n]} for n in texts},
+        "all_mb_s": total(per["all"], texts), "first_mb_s": total(per["first"], texts),
+        "ratio": total(per["all"], texts) / total(per["first"], texts), "goal": GOAL,
+        "leave_one_out": leave_out(book, texts, leave, rounds) if leave else [],
+    }  # fmt: skip
+
+
+def report(m: dict[str, Any]) -> None:
+    print(f"all: {m['rules']} rules, {m['formats']} formats; compiled in {m['compile_s']:.2f} s to {m['bytes'][0]:,} + {m['bytes'][1]:,} bytes")  # fmt: skip
+    print(
+        f"first {FIRST} signatures: {m['first_compile_s']:.2f} s, {m['first_bytes'][0]:,} + {m['first_bytes'][1]:,} bytes\n"
+    )
+    print(f"{'corpus':<16}{'all MB/s':>10}{f'first {FIRST}':>10}{'ratio':>8}")
+    for name, row in m["corpora"].items():
+        print(f"{name:<16}{row['all']:>10,.0f}{row['first']:>10,.0f}{row['ratio']:>8.2f}")
+    said = "met" if m["ratio"] >= GOAL else "MISSED"
+    print(
+        f"{'healthy, all':<16}{m['all_mb_s']:>10,.0f}{m['first_mb_s']:>10,.0f}{m['ratio']:>8.2f}  goal {GOAL}: {said}"
+    )
+    if m["leave_one_out"]:
+        print("\nrate of the whole without one rule (healthy, near-literals); within a few per cent is noise")
+        for r in m["leave_one_out"]:
+            print(f"  {r['gain']:>+7.1%} {r['gain_near']:>+7.1%}  {r['rule']}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rules", action="append", default=[], type=Path, metavar="DIR")
+    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds, at least 5")
+    parser.add_argument("--bytes", type=int, default=4 * 1024 * 1024, help="of each corpus")
+    parser.add_argument("--leave-out", type=int, default=12, metavar="N", help="candidates for leave-one-out (0: none)")
+    parser.add_argument("--json", action="store_true")
+    args = parser.parse_args()
+    if args.rounds < 5:
+        parser.error("--rounds: fewer than 5 tell nothing")
+    book = rulefiles.load(args.rules).book
+    result = measure(book, rulelint.corpora(book, args.bytes), args.rounds, args.leave_out)
+    if args.json:
+        print(json.dumps(result, indent=2))
+    else:
+        report(result)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

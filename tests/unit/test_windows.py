@@ -1,0 +1,51 @@
+"""windows: tumbling spans of a counter's clock; bounded by doubling their width."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from defib.engine import windows
+from defib.engine.windows import WINDOWS, Windows
+
+
+def add(w: Windows, *points: tuple[float, int, float]) -> Windows:
+    at, steps, seconds = zip(*points, strict=True)
+    w.add(np.array(at), np.array(steps, np.int64), np.array(seconds))
+    return w
+
+
+def test_points_fall_into_spans_of_five_minutes() -> None:
+    w = add(Windows(), (600.0, 1, 2.0), (899.0, 2, 4.0), (900.0, 3, 6.0), (1500.0, 4, math.nan))
+    rows = w.rows("a", "s", "f", "event")
+    assert [set(r) for r in rows] == [set(WINDOWS.names)] * 3
+    assert [(r["start_s"], r["points"], r["first_step"], r["last_step"]) for r in rows] == [(600, 2, 1, 2), (900, 1, 3, 3), (1500, 1, 4, 4)]
+    assert [r["longest_gap_s"] for r in rows] == [299.0, 1.0, 600.0]
+    assert rows[0]["median_step_s"] == pytest.approx(2.0, rel=1e-3)
+    assert rows[2]["median_step_s"] is None
+
+
+def test_the_gap_before_a_batch_counts() -> None:
+    w = add(add(Windows(), (0.0, 1, 1.0)), (250.0, 2, 1.0))
+    assert w.rows("a", "s", "f", "step")[0]["longest_gap_s"] == 250.0
+
+
+def test_a_clock_that_goes_back_makes_no_negative_gap() -> None:
+    w = add(Windows(), (200.0, 1, 1.0), (100.0, 2, 1.0))
+    assert w.rows("a", "s", "f", "event")[0]["longest_gap_s"] == 0.0
+
+
+def test_too_many_spans_double_their_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(windows, "CELLS_MAX", 4)
+    w = add(Windows(), *((300.0 * k, k, 1.0) for k in range(10)))
+    rows = w.rows("a", "s", "f", "event")
+    assert [(r["start_s"], r["width_s"], r["points"]) for r in rows] == [(0, 1200, 4), (1200, 1200, 4), (2400, 1200, 2)]
+    assert [(r["first_step"], r["last_step"]) for r in rows] == [(0, 3), (4, 7), (8, 9)]
+
+
+def test_no_points_change_nothing() -> None:
+    w = Windows()
+    w.add(np.empty(0), np.empty(0, np.int64), np.empty(0))
+    assert w.rows("a", "s", "f", "event") == []
