@@ -31,7 +31,7 @@ def batch_of(text: bytes) -> Batch:
     """Cleaned and indexed beforehand: only the scan is to be measured."""
     batch = Batch()
     batch.add(Piece(0, 0, 1, text))
-    assert len(batch.buffer) and len(batch.ends)
+    assert len(batch.ends), "the index is made here, not in the first round"
     return batch
 
 
@@ -71,6 +71,15 @@ def total(per_corpus: dict[str, float], texts: dict[str, bytes]) -> float:
     return sum(len(texts[n]) / 1e6 for n in healthy) / sum(len(texts[n]) / 1e6 / per_corpus[n] for n in healthy)
 
 
+def groups(book: Rulebook) -> dict[str, Rulebook]:
+    """The rulebook without one kind of expression at a time."""
+    out = {
+        f"without {kind}s": dataclasses.replace(book, rules=tuple(r for r in book.rules if r.kind != kind))
+        for kind in ("signature", "phase", "banner")
+    }
+    return {**out, "without anchors": dataclasses.replace(book, formats=())}
+
+
 def leave_out(book: Rulebook, texts: dict[str, bytes], count: int, rounds: int) -> list[dict[str, Any]]:
     """The rules that look dearest alone, each measured by what the whole gains without it."""
     small = {name: text[: 256 * 1024].rpartition(b"\n")[0] + b"\n" for name, text in texts.items()}
@@ -92,22 +101,24 @@ def leave_out(book: Rulebook, texts: dict[str, bytes], count: int, rounds: int) 
 def measure(book: Rulebook, texts: dict[str, bytes], rounds: int, leave: int) -> dict[str, Any]:
     every, took, sizes = compiled(book)
     first, first_took, first_sizes = compiled(subset(book, FIRST))
-    per = rates({"all": every, "first": first}, texts, rounds)
+    parts = {name: compiled(part)[0] for name, part in groups(book).items()}
+    per = rates({"all": every, "first": first, **parts}, texts, rounds)
     return {
         "rules": len(book.rules), "formats": len(book.formats), "compile_s": took, "bytes": sizes,
         "first_compile_s": first_took, "first_bytes": first_sizes,
         "corpora": {n: {"all": per["all"][n], "first": per["first"][n], "ratio": per["all"][n] / per["first"][n]} for n in texts},
         "all_mb_s": total(per["all"], texts), "first_mb_s": total(per["first"], texts),
         "ratio": total(per["all"], texts) / total(per["first"], texts), "goal": GOAL,
+        "groups": {name: total(per[name], texts) / total(per["all"], texts) - 1 for name in parts},
         "leave_one_out": leave_out(book, texts, leave, rounds) if leave else [],
     }  # fmt: skip
 
 
 def report(m: dict[str, Any]) -> None:
-    print(f"all: {m['rules']} rules, {m['formats']} formats; compiled in {m['compile_s']:.2f} s to {m['bytes'][0]:,} + {m['bytes'][1]:,} bytes")  # fmt: skip
-    print(
-        f"first {FIRST} signatures: {m['first_compile_s']:.2f} s, {m['first_bytes'][0]:,} + {m['first_bytes'][1]:,} bytes\n"
-    )
+    for name, key in (("all", ""), (f"first {FIRST} signatures", "first_")):
+        sizes = m[f"{key}bytes"]
+        print(f"{name}: compiled in {m[f'{key}compile_s']:.2f} s to {sizes[0]:,} + {sizes[1]:,} bytes")
+    print(f"all: {m['rules']} rules, {m['formats']} formats\n")
     print(f"{'corpus':<16}{'all MB/s':>10}{f'first {FIRST}':>10}{'ratio':>8}")
     for name, row in m["corpora"].items():
         print(f"{name:<16}{row['all']:>10,.0f}{row['first']:>10,.0f}{row['ratio']:>8.2f}")
@@ -115,6 +126,8 @@ def report(m: dict[str, Any]) -> None:
     print(
         f"{'healthy, all':<16}{m['all_mb_s']:>10,.0f}{m['first_mb_s']:>10,.0f}{m['ratio']:>8.2f}  goal {GOAL}: {said}"
     )
+    for name, gain in m["groups"].items():
+        print(f"  {name:<20} {gain:>+7.1%}")
     if m["leave_one_out"]:
         print("\nrate of the whole without one rule (healthy, near-literals); within a few per cent is noise")
         for r in m["leave_one_out"]:

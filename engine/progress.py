@@ -7,6 +7,9 @@ captures from the candidates only. A low-priority format gives way where another
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -23,7 +26,44 @@ from defib.engine.words import PROGRESS
 GENERIC_BELOW = 10  # priority
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 STEP_MAX = 10**12
+REQUIRED_MAX = 3  # literals tested before a regex runs
 NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
+
+
+def required(pattern: str) -> tuple[str, ...]:
+    """Literals every match of the pattern holds, longest first (none if none is evident): substring tests spare most regex work.
+
+    Read off the parse tree of Python's own regex parser; a construct it does not know costs only the shortcut.
+    """
+    try:
+        tree = re_parser.parse(pattern.replace("(?-u:", "(?:"))
+    except (re.error, OverflowError):
+        return ()
+    if tree.state.flags & re.IGNORECASE:
+        return ()
+    runs = [""]
+    for literal in _literals(tree):
+        if literal:
+            runs[-1] += literal
+        else:
+            runs.append("")
+    return tuple(sorted({r for r in runs if len(r) > 2}, key=lambda r: (-len(r), r)))[:REQUIRED_MAX]
+
+
+def _literals(tree: Any) -> Iterator[str]:
+    """Characters in a row that must stand there; "" where something else may stand between."""
+    for op, value in tree:
+        name = str(op)
+        if name == "LITERAL" and value < 128:
+            yield chr(value)
+        elif name == "SUBPATTERN" and not value[1] and not value[2]:
+            yield from _literals(value[3])
+        elif name == "MAX_REPEAT" and value[0] >= 1 and value[1] == value[0] == 1:
+            yield from _literals(value[2])
+        elif name == "AT":
+            continue
+        else:
+            yield ""
 
 
 class ProgressReader:
@@ -31,6 +71,7 @@ class ProgressReader:
         # Formats of their own before generic ones; `order` keeps the book's order in the result.
         self._ordered = sorted(enumerate(book.formats), key=lambda x: (x[1].priority < GENERIC_BELOW, x[0]))
         self._anchors = anchors
+        self._required = {f.id: required(f.pattern) for f in book.formats}
         self._who = Who(book.prefixes)
 
     def read(self, batch: Batch, fired: frozenset[int]) -> pa.Table:
@@ -48,6 +89,10 @@ class ProgressReader:
                 continue
             mask = np.logical_or.reduce(mine)
             at = np.flatnonzero(mask & ~read if fmt.priority < GENERIC_BELOW else mask)
+            for literal in self._required[fmt.id]:
+                if len(at):
+                    held = pc.match_substring(records.take(pa.array(at)), pattern=literal)
+                    at = at[held.to_numpy(zero_copy_only=False)]
             if len(at):
                 part = self._extract(fmt, order, records.take(pa.array(at)), at)
                 parts.append(part)

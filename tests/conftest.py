@@ -96,7 +96,7 @@ STORY = r"""
     about: A made-up language of logs.
     signatures:
       - {id: t.hard, title: hard, pattern: HARD, role: root, class: gpu-hardware, domain: gpu, hits: [HARD], misses: [x]}
-      - {id: t.oom, title: oom, pattern: HOSTOOM, role: root, class: host-oom, domain: node, hits: [HOSTOOM], misses: [x]}
+      - {id: t.oom, title: oom, pattern: HOSTOOM, role: root, class: host-oom, hits: [HOSTOOM], misses: [x]}
       - {id: t.root, title: root, pattern: ROOT, role: root, class: user-code, domain: user, hits: [ROOT], misses: [x]}
       - {id: t.maybe, title: maybe, pattern: MAYBE, role: candidate, class: user-code, hits: [MAYBE], misses: [x]}
       - {id: t.vague, title: vague, pattern: VAGUE, role: root, class: user-code, generic: 'true', hits: [VAGUE], misses: [x]}
@@ -153,11 +153,11 @@ STEPS = r"""
         misses: ['x']
       - id: t.eval
         title: evaluation
-        anchor: ['evalstep=']
-        pattern: 'evalstep=(?P<step>\d+)'
+        anchor: ['eval=']
+        pattern: 'eval=(?P<step>\d+)'
         kind: eval
-        unless: ' step='
-        hits: ['evalstep=3']
+        unless: ' dry'
+        hits: ['eval=3']
         misses: ['x']
       - id: t.bar
         title: a bar of preparation

@@ -241,7 +241,7 @@ story_lines = st.lists(
     st.sampled_from(
         [
             "ROOT", "MAYBE", "EXIT", "PEER", "LAUNCH", "AGAIN", "COMPLETED", "TRAINED", "CANCELLED job=1", "CANCELLED job=2", "x",
-            "step=1/9", "step=2/9 time=1", "step=3/9", "step=8/9", "step=2/7", "value 5", "evalstep=3", "batch=1/4", "batch=2/4",
+            "step=1/9", "step=2/9 time=1", "step=3/9", "step=8/9", "step=2/7", "value 5", "eval=3", "batch=1/4", "batch=2/4",
             "[rank1]: step=3/9", "2026-01-02 03:04:05 step=4/9", "2026-01-02 03:44:05 step=5/9", "map=1/2", "map=2/2",
         ]
     ),

@@ -88,7 +88,7 @@ def test_trained_then_a_failing_save_is_a_crash(language: Kit) -> None:
 
 def test_a_planned_end_followed_by_training_is_void(language: Kit) -> None:
     assert said(language, *TRAIN, "COMPLETED", "step=4", "ROOT", "EXIT") == ("crashed", "t.root", 6)
-    assert said(language, *TRAIN, "TRAINED", "evalstep=1")[0] == "completed"
+    assert said(language, *TRAIN, "TRAINED", "eval=1")[0] == "completed"
 
 
 def test_a_death_before_the_planned_end_undoes_it(language: Kit) -> None:
@@ -134,8 +134,9 @@ def test_a_timeout_before_the_act_is_a_stall(language: Kit) -> None:
     assert said(language, *TRAIN, "WAITED", "CANCELLED")[:2] == ("stalled", "t.waited")
 
 
-def test_the_first_act_counts_however_telling_the_later_ones(language: Kit) -> None:
-    assert said(language, *TRAIN, "TIMELIMIT", "PREEMPTED")[1] == "t.limit"
+def test_an_act_is_told_by_the_most_telling_of_its_lines(language: Kit) -> None:
+    assert said(language, *TRAIN, "CANCELLED", "PREEMPTED")[:2] == ("preempted", "t.preempted")
+    assert said(language, *TRAIN, "CANCELLED", "NODEFAIL", "PREEMPTED")[1] == "t.nodefail"
 
 
 def test_symptoms_are_used_only_when_nothing_better_is_there(language: Kit) -> None:

@@ -79,6 +79,12 @@ def test_ranks_that_lag_by_a_line_do_not_split(language: Kit) -> None:
     assert len(spans(language, *lagging)) == 1
 
 
+def test_ranks_that_lag_in_the_first_steps_do_not_split(language: Kit) -> None:
+    """The lines say which rank they are of: another rank's first step is no step back."""
+    lines = ["[rank0]: step=1", "[rank0]: step=2", "[rank1]: step=1", "[rank1]: step=2", "[rank0]: step=3", "[rank1]: step=3"]
+    assert len(spans(language, *lines)) == 1
+
+
 def test_counters_that_begin_anew_every_epoch_do_not_split(language: Kit) -> None:
     lines = [f"batch={n}/4" for _ in range(3) for n in range(1, 5)]
     assert len(spans(language, *lines)) == 1
@@ -86,7 +92,7 @@ def test_counters_that_begin_anew_every_epoch_do_not_split(language: Kit) -> Non
 
 
 def test_evaluation_and_preparation_bars_do_not_split(language: Kit) -> None:
-    assert len(spans(language, "step=1", "evalstep=1", "evalstep=9", "step=2", "evalstep=1", "EXIT", "evalstep=1")) == 1
+    assert len(spans(language, "step=1", "eval=1", "eval=9", "step=2", "eval=1", "EXIT", "eval=1")) == 1
     assert len(spans(language, "map=1/3", "map=3/3", "EXIT", "map=1/3")) == 1
 
 
@@ -106,7 +112,7 @@ def test_the_first_signals_of_a_rule_are_kept_and_the_rest_counted(language: Kit
 
 
 def test_only_training_and_evaluation_are_progress_and_only_a_new_step(language: Kit) -> None:
-    (t,) = traces(language, "step=1", "step=1", "map=1/9", "evalstep=1")
+    (t,) = traces(language, "step=1", "step=1", "map=1/9", "eval=1")
     assert t.training is not None
     assert (t.training.line, t.progress.line if t.progress else None) == (1, 4)
     (t,) = traces(language, "map=1/9", "map=2/9")
@@ -152,5 +158,5 @@ def test_counters_are_bounded_and_the_least_goes(language: Kit) -> None:
 
 
 def test_a_step_that_goes_back_without_a_new_attempt_is_counted(language: Kit) -> None:
-    story = ["[rank0]: step=4", "[rank1]: step=4", "[rank0]: step=5", "[rank1]: step=4", "[rank0]: step=6"]
+    story = ["step=1", "[rank0]: step=4", "[rank1]: step=4", "[rank0]: step=5", "[rank1]: step=4", "[rank0]: step=6"]
     assert [t.setbacks for t in traces(language, *story)] == [1]

@@ -63,7 +63,7 @@ def test_what_is_refused_is_named_with_its_line_and_a_mend(text: str, line: int,
 
 @pytest.mark.parametrize(
     "text",
-    ["a: [&x 1, *x]\n", "a: {b: &x 1, c: *x}\n", "'a': &x 1\nb: *x\n", '- {line: "q", f: &x 1}\n- *x\n', "? &x a\n: 1\n"],
+    ["a: [&x 1, *x]\n", "a: {b: &x 1, c: *x}\n", "'a': &x 1\nb: *x\n", '- {line: "q", f: &x 1}\n- *x\n'],
 )
 def test_anchors_are_refused_wherever_they_stand(text: str) -> None:
     assert [p for p in read("f", text).problems if "anchors" in p.message]

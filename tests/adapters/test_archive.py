@@ -1,0 +1,448 @@
+"""The archive: every kind of byte and every kind of path a directory of finished logs may hold."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import io
+import os
+import random
+import socket
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from defib.adapters import archive as module
+from defib.adapters.archive import Archive, is_binary, shown
+from defib.engine.ports import Closed, Data, JobClosed, Opened
+
+LINES = b"".join(b"line %06d of a log, %s\n" % (i, b"x" * (i % 61)) for i in range(60_000))  # over one block of 1 MiB
+
+
+class Read:
+    """What came out of an archive: bytes and note by path, in order of opening."""
+
+    def __init__(self, *paths: str | Path | bytes, **options: Any) -> None:
+        self.archive = Archive([os.fsdecode(p) for p in paths], (), **options)
+        self.data: dict[str, bytes] = {}
+        self.notes: dict[str, str | None] = {}
+        self.jobs = 0
+        self.read = 0
+        open_now: dict[int, str] = {}
+        while (items := self.archive.poll()) is not None:
+            for item in items:
+                match item:
+                    case Opened():
+                        assert item.id.path not in self.data, "a file is read once"
+                        open_now[item.stream] = item.id.path
+                        self.data[item.id.path] = b""
+                    case Data():
+                        self.data[open_now[item.stream]] += item.data
+                        self.read += item.read
+                    case Closed():
+                        self.notes[open_now.pop(item.stream)] = item.note
+                    case JobClosed():
+                        self.jobs += 1
+        assert not open_now, "what was opened is closed"
+
+    @property
+    def only(self) -> bytes:
+        (data,) = self.data.values()
+        return data
+
+    @property
+    def note(self) -> str | None:
+        (note,) = self.notes.values()
+        return note
+
+    @property
+    def unread(self) -> dict[str, str]:
+        return {u.path: u.why for u in self.archive.unread}
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def zst(data: bytes, **options: Any) -> bytes:
+    return zstandard.ZstdCompressor(**options).compress(data)
+
+
+# --- what the bytes look like -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"x",
+        b"\n",
+        b"no line end at the end",
+        b"one\r\ntwo\r\n",
+        b"\0" * 5000 + b"after a hole\n" + b"\0" * 5000,
+        b"\0" * 20_000,
+        b"caf\xe9 \xff\xfe\x80 \xc3\n" * 50,
+        "\ufeffutf-8 with a mark\n".encode(),
+        "Ein Traceback, überall\n".encode("utf-16"),
+        "Ein Traceback, überall\n".encode("utf-16-be"),
+        b"\x1b[31mred\x1b[0m \x1b]0;title\x07\n" * 20,
+        b"  1%|#         | 1/100\r  2%|#         | 2/100\r",
+        LINES,
+    ],
+    ids=["1-byte", "lf", "no-lf", "crlf", "nul-runs", "only-nul", "latin-1", "bom", "utf-16", "utf-16-be", "colour", "bar", "blocks"],
+)  # fmt: skip
+def test_bytes_arrive_as_they_are(data: bytes, tmp_path: Path) -> None:
+    read = Read(put(tmp_path / "a.log", data))
+    assert read.only == data
+    assert (read.note, read.unread, read.jobs, read.read) == (None, {}, 1, len(data))
+
+
+def test_an_empty_file_is_a_log_that_says_nothing(tmp_path: Path) -> None:
+    read = Read(put(tmp_path / "a.log", b""))
+    assert (read.only, read.note, read.unread) == (b"", "empty file", {})
+
+
+@pytest.mark.parametrize("block", [1024, 4096, 65_536, 16 << 20])
+def test_blocks_of_any_size_give_the_same_bytes(block: int, tmp_path: Path) -> None:
+    plain, packed, frames = (
+        put(tmp_path / "a.log", LINES),
+        put(tmp_path / "b.log.gz", gzip.compress(LINES, 1)),
+        put(tmp_path / "c.log.zst", zst(LINES)),
+    )
+    read = Read(plain, packed, frames, block_bytes=block)
+    assert [len(d) for d in read.data.values()] == [len(LINES)] * 3
+    assert all(d == LINES for d in read.data.values())
+    assert read.read == sum(p.stat().st_size for p in (plain, packed, frames))
+
+
+def test_binaries_are_told_apart_and_are_no_refusal(tmp_path: Path) -> None:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as z:
+        z.writestr("a.txt", "text " * 500)
+    tar = io.BytesIO()
+    with tarfile.open(fileobj=tar, mode="w:xz") as t:
+        t.addfile(tarfile.TarInfo("a"))
+    for name, data in {
+        "elf": Path("/proc/self/exe").read_bytes()[:20_000],
+        "zip": made.getvalue(),
+        "tar-xz": tar.getvalue(),
+        "random": random.Random(7).randbytes(20_000),
+        "pickle": b"\x80\x04\x95" + bytes(range(256)) * 8,
+        "sqlite": b"SQLite format 3\0" + bytes(200),
+    }.items():
+        put(tmp_path / name, data)
+    put(tmp_path / "a.log", b"text\n")
+    read = Read(tmp_path)
+    assert list(read.data) == [str(tmp_path / "a.log")]
+    assert {os.path.basename(p) for p in read.unread} == {"elf", "zip", "tar-xz", "random", "pickle", "sqlite"}
+    assert not any(u.refused for u in read.archive.unread)
+    assert all("binary" in u.why for u in read.archive.unread)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(st.text(st.characters(exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\r\t\x1b\0"), max_size=400))
+def test_text_is_never_taken_for_a_binary(text: str) -> None:
+    data = text.encode()
+    assert not is_binary(data) or data.startswith(module.MAGIC)
+
+
+# --- packed files ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_members_and_frames_are_joined(kind: str, parts: int, tmp_path: Path) -> None:
+    pack = gzip.compress if kind == "gz" else zst
+    cuts = [len(LINES) * i // parts for i in range(parts + 1)]
+    packed = b"".join(pack(LINES[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))
+    read = Read(put(tmp_path / f"a.log.{kind}", packed))
+    assert read.only == LINES
+    assert (read.note, read.unread) == (None, {})
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_an_empty_member_ends_nothing(kind: str, tmp_path: Path) -> None:
+    pack = gzip.compress if kind == "gz" else zst
+    read = Read(put(tmp_path / f"a.{kind}", pack(b"") + pack(b"one\n") + pack(b"") + pack(b"two\n") + pack(b"")))
+    assert read.only == b"one\ntwo\n"
+
+
+def test_the_name_does_not_decide_how_a_file_is_packed(tmp_path: Path) -> None:
+    read = Read(put(tmp_path / "a.log", gzip.compress(b"packed\n")), put(tmp_path / "b.gz", b"plain\n"))
+    assert list(read.data.values()) == [b"packed\n", b"plain\n"]
+
+
+def test_zeros_after_a_gzip_member_are_padding(tmp_path: Path) -> None:
+    read = Read(put(tmp_path / "a.gz", gzip.compress(b"one\n") + bytes(512)))
+    assert (read.only, read.note) == (b"one\n", None)
+
+
+def decodable(packed: bytes, kind: str) -> bytes:
+    """All that a patient reader gets out of a truncated file."""
+    if kind == "zst":
+        return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
+    out = b""
+    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as f:
+        try:
+            while one := f.read(1):
+                out += one
+        except EOFError:
+            return out
+    raise AssertionError("not truncated")
+
+
+@pytest.mark.parametrize("block", [4096, 1 << 20])
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_a_truncated_file_gives_what_it_holds_and_says_so(kind: str, block: int, tmp_path: Path) -> None:
+    text = "".join(f"{i} {random.Random(i).random()}\n" for i in range(30_000)).encode()
+    packed = gzip.compress(text) if kind == "gz" else zst(text)
+    path = put(tmp_path / f"a.log.{kind}", packed[: len(packed) * 3 // 4])
+    whole = decodable(path.read_bytes(), kind)
+    assert len(whole) > len(text) // 2
+    read = Read(path, block_bytes=block)
+    assert text.startswith(read.only)
+    assert read.note is not None, f"a truncated .{kind} is not noticed"
+    assert read.note.startswith("read to where it broke")
+    assert list(read.unread) == [str(path)]
+    assert len(read.only) == len(whole), f"{len(whole)} bytes can be unpacked, {len(read.only)} were given on"
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_rubbish_after_a_packed_log_does_not_cost_the_log(kind: str, tmp_path: Path) -> None:
+    pack = gzip.compress if kind == "gz" else zst
+    read = Read(put(tmp_path / f"a.{kind}", pack(b"one\ntwo\n") + b"rubbish, not a member"))
+    assert read.note is not None
+    assert read.only == b"one\ntwo\n"
+
+
+def test_a_damaged_file_does_not_stop_the_others(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(LINES))
+    packed[len(packed) // 2] ^= 0xFF
+    read = Read(put(tmp_path / "a.log.gz", bytes(packed)), put(tmp_path / "b.log", b"fine\n"))
+    assert read.data[str(tmp_path / "b.log")] == b"fine\n"
+    assert read.notes[str(tmp_path / "a.log.gz")] is not None
+
+
+def test_zstd_behind_a_skippable_frame_is_read(tmp_path: Path) -> None:
+    """pzstd and seekable archives begin or end so (RFC 8878, 3.1.2)."""
+    skippable = b"\x50\x2a\x4d\x18\x04\0\0\0abcd"
+    read = Read(put(tmp_path / "a.zst", zst(b"one\n") + skippable), put(tmp_path / "b.zst", skippable + zst(b"two\n")))
+    assert list(read.data.values()) == [b"one\n", b"two\n"]
+
+
+def test_a_bomb_comes_in_blocks(tmp_path: Path) -> None:
+    archive = Archive([str(put(tmp_path / "a.zst", zst(bytes(64 << 20))))], (), block_bytes=65_536)
+    sizes = []
+    while (items := archive.poll()) is not None:
+        sizes += [len(i.data) for i in items if isinstance(i, Data)]
+    assert (max(sizes), sum(sizes)) == (65_536, 64 << 20)
+
+
+# --- what is found ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(20)
+def test_only_regular_files_are_opened(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.log")
+    listening = socket.socket(socket.AF_UNIX)
+    listening.bind(os.path.relpath(tmp_path / "socket.log"))
+    os.symlink("/dev/zero", tmp_path / "device.log")
+    os.symlink(tmp_path / "nowhere", tmp_path / "dangling.log")
+    put(tmp_path / "a.log", b"text\n")
+    found = Read(tmp_path)
+    named = Read(tmp_path / "pipe.log", tmp_path / "socket.log", tmp_path / "device.log", "/dev/tty", tmp_path / "a.log")
+    listening.close()
+    assert list(found.data) == list(named.data) == [str(tmp_path / "a.log")]
+    assert set(named.unread) >= {str(tmp_path / n) for n in ("pipe.log", "socket.log", "device.log")}
+    assert all(u.refused for u in named.archive.unread)
+
+
+@pytest.mark.timeout(20)
+def test_a_fifo_that_took_a_files_place_does_not_block(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.log", b"text\n")
+    archive = Archive([str(path), str(put(tmp_path / "b.log", b"b\n"))], ())
+    archive.open()
+    path.unlink()
+    os.mkfifo(path)
+    items = []
+    while (some := archive.poll()) is not None:
+        items += some
+    assert [u.path for u in archive.unread] == [str(path)]
+    assert [i.data for i in items if isinstance(i, Data)] == [b"b\n"]
+
+
+def test_loops_of_links_end_and_a_file_is_read_once(tmp_path: Path) -> None:
+    run = tmp_path / "logs" / "run"
+    run.mkdir(parents=True)
+    put(run / "a.log", b"once\n")
+    os.symlink(tmp_path / "logs", run / "up")
+    os.symlink(".", run / "here")
+    os.symlink("self", run / "self")
+    os.symlink(run / "a.log", tmp_path / "logs" / "same.log")
+    os.link(run / "a.log", tmp_path / "logs" / "hard.log")
+    os.symlink(run, tmp_path / "logs" / "again")
+    read = Read(tmp_path / "logs", run, run / "a.log", tmp_path / "logs" / "same.log")
+    assert list(read.data.values()) == [b"once\n"]
+    assert read.jobs == 1
+
+
+def test_what_is_hidden_or_no_log_is_passed_over_unless_named(tmp_path: Path) -> None:
+    for name in (".hidden.log", "model.pt", "config.yaml", "run.log"):
+        put(tmp_path / name, b"text\n")
+    assert list(Read(tmp_path).data) == [str(tmp_path / "run.log")]
+    named = Read(tmp_path / ".hidden.log", tmp_path / "config.yaml")
+    assert list(named.data) == [str(tmp_path / ".hidden.log"), str(tmp_path / "config.yaml")]
+
+
+def test_the_order_of_arguments_does_not_matter(tmp_path: Path) -> None:
+    paths = [put(tmp_path / f"{n}.log", n.encode()) for n in ("b", "a", "c")]
+    assert Read(*paths).data == Read(*reversed(paths)).data == Read(tmp_path).data
+
+
+def test_a_tree_as_deep_as_the_system_allows(tmp_path: Path) -> None:
+    """1,200 folders in each other; no recursion of ours may run out."""
+    here = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    handle = os.open("a.log", os.O_WRONLY | os.O_CREAT, dir_fd=here)
+    os.write(handle, b"deep\n")
+    os.close(handle)
+    os.close(here)
+    try:
+        assert Read(tmp_path).only == b"deep\n"
+    finally:
+        os.system(f"rm -rf {tmp_path}/d")  # noqa: S605 - shutil.rmtree recurses in this Python
+
+
+NAMES = [b"line\nfeed.log", b"esc\x1b[31m.log", b"bytes\xff\x9b.log", "bidi\u202egol.log".encode(), b"-rf.log", b"sp ace|pipe.log"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_odd_names_are_read(name: bytes, tmp_path: Path) -> None:
+    path = os.path.join(os.fsencode(tmp_path), name)
+    with open(path, "wb") as f:
+        f.write(b"text\n")
+    for how in (path, os.fsencode(tmp_path)):
+        read = Read(how)
+        assert read.only == b"text\n"
+        (seen,) = read.data
+        assert seen == shown(os.fsdecode(path))
+        seen.encode()  # text without surrogates
+
+
+def test_two_names_that_look_alike_are_two_streams(tmp_path: Path) -> None:
+    r"""Byte 0xff in a name is shown as the four characters \xff; a file may have those in its name."""
+    for name in (b"a\xff.log", b"a\\xff.log"):
+        with open(os.path.join(os.fsencode(tmp_path), name), "wb") as f:
+            f.write(name)
+    read = Read(tmp_path)  # asserts that no stream id comes twice
+    assert len(read.data) == 2
+
+
+# --- what refuses -------------------------------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_not_there(tmp_path: Path) -> None:
+    read = Read(tmp_path / "nowhere", put(tmp_path / "a.log", b"text\n"))
+    assert read.only == b"text\n"
+    assert read.unread == {str(tmp_path / "nowhere"): "No such file or directory"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read any file; the next test covers the refusal")
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    put(tmp_path / "a.log", b"text\n").chmod(0)
+    assert Read(tmp_path).unread == {str(tmp_path / "a.log"): "Permission denied"}
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOENT])
+def test_a_file_the_system_refuses_to_open(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bad, real = str(put(tmp_path / "a.log", b"text\n")), os.open
+    put(tmp_path / "b.log", b"fine\n")
+
+    def refuse(path: Any, *rest: Any, **more: Any) -> int:
+        if path == bad:
+            raise OSError(code, os.strerror(code), path)
+        return real(path, *rest, **more)
+
+    monkeypatch.setattr(os, "open", refuse)
+    read = Read(tmp_path)
+    assert read.only == b"fine\n"
+    assert read.unread == {bad: os.strerror(code)}
+    assert read.archive.unread[0].refused
+
+
+@pytest.mark.parametrize("good", [0, 1, 2, 3])
+@pytest.mark.parametrize("kind", ["plain", "gz", "zst"])
+def test_a_file_that_fails_while_it_is_read(kind: str, good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Failing(io.FileIO):
+        left = good
+
+        def fail(self) -> None:
+            self.left -= 1
+            if self.left < 0:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+        def read(self, *a: Any) -> bytes:
+            self.fail()
+            return super().read(*a)
+
+        def readinto(self, *a: Any) -> int:
+            self.fail()
+            return super().readinto(*a)
+
+    data = {"plain": LINES, "gz": gzip.compress(LINES, 0), "zst": zst(random.Random(1).randbytes(300_000))}[kind]
+    bad = put(tmp_path / "a.log", data)
+    real = os.fdopen
+    monkeypatch.setattr(os, "fdopen", lambda fd, *a, **k: Failing(fd) if bad.stat().st_ino == os.fstat(fd).st_ino else real(fd, *a, **k))
+    put(tmp_path / "b.log", b"fine\n")
+    read = Read(tmp_path, block_bytes=65_536)
+    assert read.data[str(tmp_path / "b.log")] == b"fine\n"
+    assert list(read.unread) == [str(bad)]
+    assert os.strerror(errno.EIO) in read.unread[str(bad)]
+    if good:
+        assert (read.notes[str(bad)] or "").startswith("read to where it broke")
+    if kind == "plain" and good > 1:
+        assert LINES.startswith(read.data[str(bad)])
+        assert len(read.data[str(bad)]) == (good - 1) * 65_536
+
+
+def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "shut").mkdir()
+    put(tmp_path / "a.log", b"text\n")
+    real = os.listdir
+
+    def refuse(path: Any) -> list[str]:
+        if str(path).endswith("shut"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return real(path)
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    read = Read(tmp_path)
+    assert read.only == b"text\n"
+    assert read.unread == {str(tmp_path / "shut"): "Permission denied"}
+
+
+def test_nothing_is_left_open(tmp_path: Path) -> None:
+    for i in range(20):
+        put(tmp_path / f"{i}.log", gzip.compress(b"x\n") if i % 2 else b"x\n")
+    before = len(os.listdir("/proc/self/fd"))
+    Read(tmp_path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.binary(max_size=3000), kind=st.sampled_from(["plain", "gz", "zst"]), cut=st.integers(0, 3000))
+def test_any_bytes_end_without_an_error(data: bytes, kind: str, cut: int, tmp_path: Path) -> None:
+    packed = {"plain": data, "gz": gzip.compress(data), "zst": zst(data)}[kind][:cut]
+    read = Read(put(tmp_path / "a.log", packed))
+    for got in read.data.values():
+        assert data.startswith(got) or packed == got or not packed.startswith((module.GZIP, module.ZSTD))
