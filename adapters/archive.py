@@ -26,7 +26,9 @@ from defib.engine.words import JobKey, StreamFacts, StreamId
 BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
 NOT_LOGS = frozenset(
-    [".py", ".pyc", ".ipynb", ".json", ".jsonl", ".yaml", ".yml", ".toml", ".cfg", ".ini", ".sh", ".md", ".rst", ".html", ".css", ".js", ".csv", ".tsv", ".parquet", ".arrow", ".feather", ".pt", ".pth", ".bin", ".ckpt", ".safetensors", ".npy", ".npz", ".h5", ".hdf5", ".pkl", ".pickle", ".onnx", ".idx", ".tar", ".zip", ".whl", ".so", ".o", ".a", ".duckdb", ".db", ".sqlite", ".png", ".jpg", ".jpeg", ".gif", ".svg", ".pdf", ".lock"]
+    ".py .pyc .ipynb .json .jsonl .yaml .yml .toml .cfg .ini .sh .md .rst .html .css .js .csv .tsv .parquet .arrow .feather .pt .pth "
+    ".bin .ckpt .safetensors .npy .npz .h5 .hdf5 .pkl .pickle .onnx .idx .tar .zip .whl .so .o .a .duckdb .db .sqlite .png .jpg .jpeg "
+    ".gif .svg .pdf .lock".split()
 )  # fmt: skip
 MAGIC = (
     b"\x7fELF",

@@ -215,7 +215,8 @@ class DuckStore:
             "cause_stream": self._keys[s.stream] if s else None, "cause_line": s.line if s else None,
             "cause_offset": s.offset if s else None, "cause_rank": s.rank if s else None, "cause_node": s.node if s else None,
             "cause_text": s.text if s else None, "cascades": a.cascades, "clock": a.clock,
-            "progress_format": p.format if p else None, "progress_kind": p.kind if p else None, "first_step": p.first_step if p else None, "last_step": p.last_step if p else None,
+            "progress_format": p.format if p else None, "progress_kind": p.kind if p else None,
+            "first_step": p.first_step if p else None, "last_step": p.last_step if p else None,
             "total_steps": p.total_steps if p else None, "points": p.points if p else None,
             "median_step_s": p.median_step_s if p else None, "p90_step_s": p.p90_step_s if p else None,
             "throughput": p.throughput if p else None, "throughput_unit": p.throughput_unit if p else None,
@@ -299,7 +300,8 @@ def attempt_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any]:
     progress = None
     if p is not None:
         progress = {
-            "format": p.format, "kind": p.kind, "first_step": p.first_step, "last_step": p.last_step, "total_steps": p.total_steps, "points": p.points,
+            "format": p.format, "kind": p.kind, "first_step": p.first_step, "last_step": p.last_step,
+            "total_steps": p.total_steps, "points": p.points,
             "median_step_s": p.median_step_s, "p90_step_s": p.p90_step_s, "throughput": p.throughput, "throughput_unit": p.throughput_unit,
         }  # fmt: skip
     submit = moment(a.job.submit_time_us)

@@ -21,7 +21,8 @@ TABLES = {
         "restart_count INTEGER, attempt_index INTEGER, job_name VARCHAR, framework VARCHAR, verdict VARCHAR, class VARCHAR, "
         "domain VARCHAR, confidence VARCHAR, cause_rule VARCHAR, cause_title VARCHAR, cause_stream VARCHAR, cause_line BIGINT, "
         "cause_offset BIGINT, cause_rank INTEGER, cause_node VARCHAR, cause_text VARCHAR, because VARCHAR, cascades BIGINT, "
-        "progress_format VARCHAR, progress_kind VARCHAR, first_step BIGINT, last_step BIGINT, total_steps BIGINT, points BIGINT, median_step_s DOUBLE, "
+        "progress_format VARCHAR, progress_kind VARCHAR, first_step BIGINT, last_step BIGINT, total_steps BIGINT, points BIGINT, "
+        "median_step_s DOUBLE, "
         "p90_step_s DOUBLE, throughput DOUBLE, throughput_unit VARCHAR, clock VARCHAR, first_seen TIMESTAMP, last_seen TIMESTAMP, "
         "notes VARCHAR[]",
         "One row per attempt of a job: how it ended, why, and how far it came.",
@@ -80,7 +81,8 @@ TABLES = {
 
 VIEWS = {
     "attempt_progress": (
-        "SELECT a.attempt_id, p.* FROM progress p JOIN attempt_streams a ON a.stream_id = p.stream_id AND p.line BETWEEN a.first_line AND a.last_line",
+        "SELECT a.attempt_id, p.* FROM progress p JOIN attempt_streams a ON a.stream_id = p.stream_id "
+        "AND p.line BETWEEN a.first_line AND a.last_line",
         "Progress lines with the attempt they belong to.",
     ),
     "attempt_signals": (

@@ -124,7 +124,7 @@ def build(name: str, size: int, folder: Path) -> Path:
     path = folder / f"{name}-{size}.log"
     if not path.exists():
         with path.open("wb") as f:
-            for part in CORPORA[name](random.Random(f"defib {name}"), size):  # noqa: S311 - seeded on purpose
+            for part in CORPORA[name](random.Random(f"defib {name}"), size):
                 f.write(part)
     return path
 

@@ -233,7 +233,7 @@ def _head(case: Case, claims: list[Signal]) -> Signal:
 
 
 def _labelled_or_all(claims: list[Signal]) -> list[Signal]:
-    """Where the launcher labels its ranks' lines, a mere candidate without a label far before the first labelled claim is the batch script's own trouble."""
+    """Where a launcher labels its ranks' lines, a mere candidate without a label far before them is the batch script's own trouble."""
     labelled = [s for s in claims if s.rank is not None or s.local_rank is not None or "task" in s.fields]
     if not labelled:
         return claims

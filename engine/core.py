@@ -7,6 +7,7 @@ states the invariants; tests run it after every event.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 import orjson
@@ -140,9 +141,7 @@ def check(state: State) -> None:
             assert state.streams[n].facts.job == key, "a stream belongs to its job"
     for open_stream in state.streams.values():
         traces = open_stream.fold.traces
-        assert all(a.end_offset == b.begin_offset for a, b in zip(traces, traces[1:], strict=False)), (
-            "attempts of a stream touch"
-        )
+        assert all(a.end_offset == b.begin_offset for a, b in pairwise(traces)), "attempts of a stream touch"
         for t in traces:
             held: dict[str, int] = {}
             for s in t.kept:

@@ -104,10 +104,13 @@ class Lookout(Observer):
         self.first: list[tuple[int, bytes]] = []
         self.last: deque[tuple[int, bytes]] = deque(maxlen=HELD)
         self.met = 0
+        self.lines = 0
 
     def observe(self, batch: Batch) -> Observation:
         for i, piece in enumerate(batch.pieces):
-            if piece.line <= self.line <= piece.line + piece.payload.count(b"\n"):
+            feeds = piece.payload.count(b"\n")
+            self.lines = piece.line + feeds - piece.payload.endswith(b"\n")
+            if piece.line <= self.line <= piece.line + feeds:
                 begin, end = np.searchsorted(batch.starts, batch.bounds[i : i + 2])
                 records = np.arange(begin, end)
                 _, offset, line = batch.place(records)
@@ -137,7 +140,6 @@ class Listener:
     line: int
     signals: list[Signal] = field(default_factory=list)
     fold: StreamFold | None = None
-    lines: int = 0
     notes: tuple[str, ...] = ()
     attempts: tuple[AttemptVerdict, ...] = ()
 
@@ -149,7 +151,7 @@ class Listener:
                     self.signals.append(signal(self.state.book, e.rows.slice(int(i), 1).to_pylist()[0]))
             elif isinstance(e, StreamRead):
                 self.fold = self.state.streams[e.stream].fold  # the state forgets it once the job is judged
-                self.lines, self.notes = e.lines, e.notes
+                self.notes = e.notes
             elif isinstance(e, JobJudged):
                 self.attempts = e.attempts
 
@@ -166,7 +168,7 @@ def explain(book: Rulebook, databases: tuple[bytes, bytes], source: Source, line
     records = _records(book, databases, held)
     judged = tuple(_judged(r, signals, case, attempt) for r in records)
     skipped = lookout.met - len(lookout.first) - len(lookout.last)
-    return Explained(listener.lines, judged, skipped, attempt, len(listener.attempts), listener.notes)
+    return Explained(lookout.lines, judged, skipped, attempt, len(listener.attempts), listener.notes)
 
 
 def _attempt_of(listener: Listener, offset: int) -> tuple[Trace | None, AttemptVerdict | None]:

@@ -17,6 +17,7 @@ from defib.engine.rulebook import Template
 from defib.engine.words import JobKey, StreamFacts
 
 PACKED = re.compile(r"\.(gz|zst|zstd)$", re.I)
+CHANNELS = {"out": "out", "stdout": "out", "o": "out", "err": "err", "stderr": "err", "e": "err"}
 ENDING = re.compile(r"\.(out|err|log|txt|stdout|stderr)$", re.I)
 
 
@@ -60,7 +61,7 @@ def _one(path: str, got: dict[str, str], known: Known) -> StreamFacts:
     return StreamFacts(
         key, job_name, got.get("node"), _number(got.get("rank")), _number(got.get("local_rank")),
         _number(got.get("restart_count")), _number(got.get("attempt")),
-        {"stdout": "out", "stderr": "err", "o": "out", "e": "err"}.get(channel or "", channel) if channel in ("out", "err", "stdout", "stderr", "o", "e") else None,
+        CHANNELS.get(channel or ""),
     )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 Only records something hit are asked, so this may be thorough. Stamps without a zone are read as UTC (they order lines of one
 stream; they decide nothing on their own). Forms without a year (glog's `I0102 03:04:05`, syslog's `Jan  2 03:04:05`) give only
-the time since the year began (`yearless`): a guessed year would be an invented value. Known forms, first one in the line wins: MLPerf `"time_ms": N`; ISO 8601 and its relatives with `T`, space or comma
+the time since the year began (`yearless`): a guessed year would be an invented value. Known forms,
+first one in the line wins: MLPerf `"time_ms": N`; ISO 8601 and its relatives with `T`, space or comma
 between date and time; `MM/DD/YYYY HH:MM:SS`.
 """
 
@@ -35,7 +36,10 @@ def stamps(text: pl.Series) -> pl.Series:
 
 
 GLOG = r"\b[IWEF](?P<mo>[01]\d)(?P<d>[0-3]\d) (?P<h>[0-2]\d):(?P<mi>[0-5]\d):(?P<s>[0-6]\d)(?:\.(?P<f>\d{1,9}))?"
-SYSLOG = r"^(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d>\d{1,2}) (?P<h>[0-2]\d):(?P<mi>[0-5]\d):(?P<s>[0-6]\d)(?:\.(?P<f>\d{1,9}))?"
+SYSLOG = (
+    r"^(?P<name>Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) +(?P<d>\d{1,2}) "
+    r"(?P<h>[0-2]\d):(?P<mi>[0-5]\d):(?P<s>[0-6]\d)(?:\.(?P<f>\d{1,9}))?"
+)
 MONTHS = {m: str(i) for i, m in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
 LEAP_YEAR = 1972  # any leap year: so that 29 February has a place
 

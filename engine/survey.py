@@ -17,7 +17,10 @@ from defib.engine.blocks import Batch
 from defib.engine.observe import Observation, Observer
 from defib.engine.signals import shorten
 
-LOOKS_BAD = r"(?i)\b(error|exception|fatal|fail(ed|ure)?|abort(ed)?|panic|killed|denied|refused|corrupt(ed)?|timed? ?out|segfault|traceback|unreachable|lost)\b"
+LOOKS_BAD = (
+    r"(?i)\b(error|exception|fatal|fail(ed|ure)?|abort(ed)?|panic|killed|denied|refused|corrupt(ed)?|timed? ?out|segfault|traceback"
+    r"|unreachable|lost)\b"
+)
 SHAPES_MAX = 5000
 VOLATILE = re.compile(r"0x[0-9a-fA-F]+|\d+")
 

@@ -1,7 +1,8 @@
 """What one stream says, folded record by record into traces: one `Trace` per attempt the stream shows.
 
 In: a stream's signals and progress rows in offset order, in any grouping. Out: traces of bounded size, the same
-however the rows were grouped. A trace keeps the first `KEEP` signals of each rule and counts the rest; progress is kept as counters (one per format and total).
+however the rows were grouped. A trace keeps the first `KEEP` signals of each rule and counts the rest;
+progress is kept as counters (one per format and total).
 
 Where an attempt begins inside a stream: at a `restart` mark; at a `start` mark once the attempt before has ended; where a
 framework's own step counter goes back (a mere bar only after an end or a launch was seen); where the scheduler speaks of another job.

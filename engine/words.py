@@ -34,7 +34,8 @@ TEXT_BYTES_MAX = 1024  # of a line kept as evidence
 # One row per (rule, record) of a batch.
 HITS = pa.schema([("rule", pa.uint16()), ("record", pa.uint32())])
 
-# One row per claim a line makes. year_us: microseconds since the year began, of stamps that carry no year. `fields` is a JSON object of the captures that have no column of their own.
+# One row per claim a line makes. year_us: microseconds since the year began, of stamps that carry no year. `fields` is a JSON
+# object of the captures that have no column of their own.
 SIGNALS = pa.schema(
     [
         ("stream", pa.uint32()), ("offset", pa.int64()), ("line", pa.int64()), ("rule", pa.string()),

@@ -113,7 +113,7 @@ def _output(p: argparse.ArgumentParser) -> None:
 def _replay(commands) -> None:  # type: ignore[no-untyped-def]
     p = commands.add_parser("replay", help="read finished logs into the history", formatter_class=RAW,
         description="Read finished logs (files, directories, .gz, .zst) and judge every attempt in them.",
-        epilog="example:\n  defib replay runs/2026-11/ --db history.duckdb\n  defib replay train.out --jsonl --db :memory: | jq .verdict")  # fmt: skip
+        epilog="example:\n  defib replay runs/2026-11/ --db history.duckdb\n  defib replay train.out --jsonl --db :memory:")  # fmt: skip
     p.add_argument("paths", nargs="+", metavar="PATH")
     _db(p)
     _extra_rules(p)
@@ -166,7 +166,8 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
     _extra_rules(w)
     w.add_argument("--json", action="store_true")
     w.set_defaults(run="why:why")
-    s = commands.add_parser("sql", help="ask the history anything", formatter_class=RAW, description="Run SQL (DuckDB's) over the history, read-only. Without a query: a prompt on a terminal, else the query is read from the pipe.",
+    s = commands.add_parser("sql", help="ask the history anything", formatter_class=RAW,
+        description="Run SQL (DuckDB's) over the history, read-only. Without a query: a prompt on a terminal, else it is read from the pipe.",
         epilog='example:\n  defib sql "SELECT class, count(*) FROM incidents GROUP BY ALL" --csv')  # fmt: skip
     s.add_argument("query", nargs="?")
     _db(s)

@@ -105,9 +105,8 @@ def report(d: dict[str, Any]) -> None:
     phases = ", ".join(f"{r['phase']} ({r['rule']} x{r['count']})" for r in d["phases"])
     print(f"  phases      {phases or 'none seen'}")
     ranks, nodes = d["ranks"], d["nodes"]
-    print(
-        f"  ranks       {f'{len(ranks)} named ({ranks[0]} to {ranks[-1]})' if ranks else 'none named'}; nodes: {cut(safe(', '.join(nodes)), 100) if nodes else 'none named'}"
-    )
+    named = f"{len(ranks)} named ({ranks[0]} to {ranks[-1]})" if ranks else "none named"
+    print(f"  ranks       {named}; nodes: {cut(safe(', '.join(nodes)), 100) if nodes else 'none named'}")
     told = d["stamped"] + d["unstamped"]
     stamped = f"on {d['stamped']:,} of {told:,} recognised lines" if told else "no recognised line to carry one"
     print(f"  timestamps  {stamped}")

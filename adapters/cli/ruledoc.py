@@ -154,13 +154,14 @@ def _survey(loaded: rulefiles.LoadedRules, source: Any) -> Coverage:
                 for piece in cutter.feed(item.data):
                     batch.add(piece)
             elif isinstance(item, Closed):
+                out.lines += cutter.line - 1
                 for piece in cutter.finish():
                     batch.add(piece)
+                    out.lines += 1
             if batch.size:
                 survey.add(observer, batch, observer.observe(batch))
             if isinstance(item, Closed):
                 observer.forget(item.stream)
-                out.lines += cutter.line - 1 + cutter.unterminated
                 out.add(path, survey, noting.counts)
     return out
 

@@ -233,7 +233,7 @@ def schema(_args: Any) -> int:
 
 def explain(args: Any) -> int:
     """What the rules make of one line of a log."""
-    from defib.adapters.archive import Archive
+    from defib.adapters.archive import Archive, shown
     from defib.adapters.cli.tables import as_json, write_json
     from defib.engine.explain import explain as explained
 
@@ -255,11 +255,11 @@ def explain(args: Any) -> int:
         print(f"defib: {safe(path)} has {said.lines:,} lines; there is no line {int(number):,}", file=sys.stderr)
         return 2
     if args.json:
-        document = {"schema": "defib/explain/1", "path": path, "line": int(number), **dataclasses.asdict(said)}
+        document = {"schema": "defib/explain/1", "path": shown(path), "line": int(number), **dataclasses.asdict(said)}
         write_json(_plain({**document, "attempt": _attempt_object(said)}, as_json))
     else:
         print("\n".join(tell_line(path, int(number), said)))
-    return 0
+    return 3 if source.unread else 0
 
 
 def _plain(value: Any, leaf: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 from defib.adapters.cli.query import MATCH
 from defib.adapters.show import cut, duration, number, safe
 
+STORIES = f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index"  # noqa: S608 - constant text
 EVIDENCE_SHOWN = 12
 TEXT_SHOWN = 220
 MEANING = {
@@ -66,7 +67,7 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
     from defib.adapters.duck import connect
 
     con = connect(db, read_only=True)
-    attempts = _dicts(con.execute(f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index", [what] * 6))
+    attempts = _dicts(con.execute(STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:
         tries = last[a["job"]]["earlier"] if a["job"] in last else []
@@ -117,8 +118,8 @@ def tell(a: dict[str, Any]) -> list[str]:
     out = [f"{safe(name)}{tries}: {a['verdict'].upper()} - {MEANING[a['verdict']]}"]
     out += (
         [
-            f"  framework {a['framework'] or 'not recognised'}; {len(a['files'])} log{'s' if len(a['files']) != 1 else ''}: {cut(safe(_near(a['files'][0])), 120)}"
-            + (" …" if len(a["files"]) > 1 else "")
+            f"  framework {a['framework'] or 'not recognised'}; {len(a['files'])} log{'s' if len(a['files']) != 1 else ''}: "
+            f"{cut(safe(_near(a['files'][0])), 120)}" + (" …" if len(a["files"]) > 1 else "")
         ]
         if a["files"]
         else []
@@ -192,7 +193,8 @@ def _reach(a: dict[str, Any]) -> list[str]:
     if a["progress_kind"] != "train":
         return [
             "How far it came",
-            f"  no training step was printed; a bar of {'evaluation' if a['progress_kind'] == 'eval' else 'preparation'} reached {a['last_step']:,}{total}",
+            f"  no training step was printed; a bar of {'evaluation' if a['progress_kind'] == 'eval' else 'preparation'} "
+            f"reached {a['last_step']:,}{total}",
         ]
     return ["How far it came", f"  steps {a['first_step']:,} to {a['last_step']:,}{total}{pace}{rate}"]
 

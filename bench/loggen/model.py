@@ -52,7 +52,7 @@ class Job:
     framework: Framework
     nodes: tuple[str, ...]
     gpus_per_node: int = 8
-    start: datetime = datetime(2026, 11, 30, 21)
+    start: datetime = datetime(2026, 11, 30, 21)  # noqa: DTZ001 - logs print local time without a zone
     steps: int = 200
     step_s: float = 2.0
     jitter: float = 0.03

@@ -14,7 +14,7 @@ from datetime import datetime, timedelta
 
 from loggen.model import FAULT_KINDS, FRAMEWORKS, LAYOUTS, Case, Fault, Job
 
-DAY_ONE = datetime(2026, 11, 30, 21)
+DAY_ONE = datetime(2026, 11, 30, 21)  # noqa: DTZ001 - logs print local time without a zone
 
 
 def hosts(first: int, count: int, stem: str = "gpu") -> tuple[str, ...]:

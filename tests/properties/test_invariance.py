@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
-import loggen
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.conftest import Collected, Kit, replay, signal
 
+import loggen
 from defib.engine import blocks, trace, windows
 from defib.engine.blocks import Batch, LineCutter
 from defib.engine.sketch import Sketch
 from defib.engine.trace import NONE, ProgressRows, StreamFold, Trace
 from defib.engine.windows import Windows
 from defib.engine.words import Signal
-from tests.conftest import Collected, Kit, replay, signal
 
 # ---- (a) bytes to records -------------------------------------------------------------------------------------------
 
@@ -101,7 +101,9 @@ def cut_at(data: bytes, cuts: list[int]) -> Iterator[bytes]:
 def records_of(batch: Batch) -> list[tuple[int, Record]]:
     every = np.arange(len(batch.ends))
     stream, offset, line = batch.place(every)
-    return [(int(s), (int(o), int(n), batch.text(i))) for i, (s, o, n) in enumerate(zip(stream, offset, line, strict=True))]
+    return [
+        (int(s), (int(o), int(n), batch.text(i))) for i, (s, o, n) in enumerate(zip(stream, offset, line, strict=True))
+    ]
 
 
 @pytest.fixture
@@ -213,7 +215,7 @@ def told(seen: Collected) -> dict[str, object]:
 
 
 def plain(row: dict[str, object]) -> tuple[object, ...]:
-    return tuple("nan" if v != v else v for v in row.values())  # noqa: PLR0124
+    return tuple("nan" if v != v else v for v in row.values())
 
 
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -257,7 +259,9 @@ def test_a_story_told_in_small_batches_is_the_same_story(language: Kit, lines: l
 
 # ---- (c) the folds --------------------------------------------------------------------------------------------------
 
-some_values = st.lists(st.one_of(st.floats(1e-6, 1e6), st.sampled_from([0.0, -1.0, float("nan"), float("inf")])), max_size=40)
+some_values = st.lists(
+    st.one_of(st.floats(1e-6, 1e6), st.sampled_from([0.0, -1.0, float("nan"), float("inf")])), max_size=40
+)
 
 
 def groups(n: int, cuts: list[int]) -> list[tuple[int, int]]:
@@ -283,14 +287,18 @@ def test_a_sketch_knows_neither_order_nor_grouping(values: list[float], cuts: li
 
 @st.composite
 def window_points(draw: st.DrawFn, forward: bool) -> tuple[list[float], list[int], list[float]]:
-    jumps = draw(st.lists(st.sampled_from([0.0, 1.0, 100.0, 299.0, 300.0, 700.0] + ([] if forward else [-400.0])), max_size=30))
+    jumps = draw(
+        st.lists(st.sampled_from([0.0, 1.0, 100.0, 299.0, 300.0, 700.0] + ([] if forward else [-400.0])), max_size=30)
+    )
     at = np.cumsum([1000.0, *jumps]).tolist()
     steps = draw(st.lists(st.integers(0, 50), min_size=len(at), max_size=len(at)))
     seconds = draw(st.lists(st.sampled_from([0.5, 2.0, float("nan")]), min_size=len(at), max_size=len(at)))
     return at, steps, seconds
 
 
-def fold_windows(points: tuple[list[float], list[int], list[float]], parts: list[tuple[int, int]]) -> list[dict[str, object]]:
+def fold_windows(
+    points: tuple[list[float], list[int], list[float]], parts: list[tuple[int, int]]
+) -> list[dict[str, object]]:
     w = Windows()
     at, steps, seconds = points
     for lo, hi in parts:

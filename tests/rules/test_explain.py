@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ BOOK = """
 family: t
 about: test
 signatures:
-  - {id: t.oom, title: out of memory, pattern: 'CUDA out of memory', extract: 'Tried (?P<bytes>\\d+ MB)', role: root, class: c.oom, hits: [CUDA out of memory], misses: [x]}
+  - {id: t.oom, title: out of memory, pattern: 'CUDA out of memory', extract: 'Tried (?P<bytes>\\d+ MB)', role: root, class: c.oom,
+     hits: [CUDA out of memory], misses: [x]}
   - {id: t.any, title: any error, pattern: 'Error: ', role: candidate, class: c.oom, generic: 'true', hits: ['Error: x'], misses: [x]}
-  - {id: t.veto, title: vetoed, patterns: ['lost [a-z]', 'never'], unless: 'not really', role: candidate, class: c.oom, hits: [lost a, never], misses: [x]}
+  - {id: t.veto, title: vetoed, patterns: ['lost [a-z]', 'never'], unless: 'not really', role: candidate, class: c.oom,
+     hits: [lost a, never], misses: [x]}
   - {id: t.down, title: exit, pattern: 'task 1 exited', role: cascade, mark: exit, hits: [task 1 exited], misses: [x]}
   - {id: t.stop, title: teardown, pattern: 'stopping all', role: cascade, mark: teardown, hits: [stopping all], misses: [x]}
   - {id: t.where, title: place, pattern: 'on host', role: locator, hits: [on host], misses: [x]}
@@ -224,3 +227,22 @@ def test_a_wrong_place_is_said_clearly(log, place, code, says, capsys):
     out = capsys.readouterr()
     assert says in out.err
     assert out.out == ""
+
+
+def test_a_file_that_breaks_off_is_explained_as_far_as_it_was_read(log, capsys):
+    path = log.with_name("cut.gz")
+    packed = gzip.compress(log.read_bytes() + bytes(i * 7 % 251 for i in range(50_000)))
+    path.write_bytes(packed[: len(packed) - 200])
+    assert main(["rules", "explain", f"{path}:3"]) == 3
+    out = capsys.readouterr()
+    assert "cuda.out-of-memory" in out.out
+    assert "read to where it broke" in out.err
+    assert "note: read to where it broke" in out.out
+
+
+def test_a_name_that_is_not_text(log, capsys):
+    path = os.fsencode(log.parent) + b"/caf\xe9.out"
+    Path(os.fsdecode(path)).write_bytes(log.read_bytes())
+    for more in ([], ["--json"]):
+        assert main(["rules", "explain", os.fsdecode(path) + ":1", *more]) == 0
+        assert "caf" in capsys.readouterr().out

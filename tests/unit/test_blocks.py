@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.conftest import batch_of
 
 from defib.engine import blocks
 from defib.engine.blocks import Batch, LineCutter, Piece, clean
-from tests.conftest import batch_of
 
 
 def places(data: bytes, blocks: int | None = None) -> list[tuple[int, int, bytes]]:

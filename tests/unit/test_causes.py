@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import Kit, replay
 
 from defib.engine.causes import BAND_LINES, NEAR_END_LINES
 from defib.engine.words import AttemptVerdict
-from tests.conftest import Kit, replay
 
 TRAIN = ["step=1", "step=2", "step=3"]
 
@@ -185,7 +185,11 @@ def test_the_class_says_who_is_at_fault_where_the_rule_does_not(language: Kit) -
 
 def test_evidence_names_each_rule_once_with_counts(language: Kit) -> None:
     a = judged(language, *TRAIN, "ROOT", "PEER", "PEER", "PEER", "EXIT", "EXIT")
-    assert [(e.why, e.signal.rule, e.count) for e in a.evidence] == [("cause", "t.root", 1), ("cascade", "t.peer", 3), ("exit", "t.exit", 2)]
+    assert [(e.why, e.signal.rule, e.count) for e in a.evidence] == [
+        ("cause", "t.root", 1),
+        ("cascade", "t.peer", 3),
+        ("exit", "t.exit", 2),
+    ]
     assert a.cascades == 5
 
 
@@ -203,7 +207,9 @@ def test_a_bad_exit_counts_however_often_others_were_survived(language: Kit) -> 
 def test_in_two_streams_time_orders_and_else_strength(language: Kit) -> None:
     def two(a: list[str], b: list[str]) -> str | None:
         streams = {"job.out": a, "job.err": b}
-        cause = replay(language, {p: "".join(f"{x}\n" for x in lines).encode() for p, lines in streams.items()}).only.cause
+        cause = replay(
+            language, {p: "".join(f"{x}\n" for x in lines).encode() for p, lines in streams.items()}
+        ).only.cause
         return str(cause.signal.rule) if cause else None
 
     assert two(["2026-01-02 03:00:30 HARD", "EXIT"], ["2026-01-02 03:00:00 MAYBE", "EXIT"]) == "t.maybe"
@@ -213,7 +219,9 @@ def test_in_two_streams_time_orders_and_else_strength(language: Kit) -> None:
 
 def test_progress_in_another_stream_makes_an_error_background_only_by_time(language: Kit) -> None:
     def verdict(error: str, step: str) -> str:
-        return replay(language, {"job.out": f"step=1\n{step}\n".encode(), "job.err": f"{error}\n".encode()}).only.verdict
+        return replay(
+            language, {"job.out": f"step=1\n{step}\n".encode(), "job.err": f"{error}\n".encode()}
+        ).only.verdict
 
     assert verdict("2026-01-02 03:00:00 ROOT", "2026-01-02 03:01:00 step=2") == "running-at-end"
     assert verdict("2026-01-02 03:00:00 ROOT", "2026-01-02 03:00:01 step=2") == "crashed"

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import CLASSES, Kit, batch_of, kit, replay
 
 from defib.engine import core, trace
-from defib.engine.core import Append, JobEnded, JobJudged, Observed, State, StreamEnded, StreamOpened, StreamRead, StreamSeen
+from defib.engine.core import (
+    Append,
+    JobEnded,
+    JobJudged,
+    Observed,
+    State,
+    StreamEnded,
+    StreamOpened,
+    StreamRead,
+    StreamSeen,
+)
 from defib.engine.words import JobKey, Signal, StreamFacts, StreamId
-from tests.conftest import CLASSES, Kit, batch_of, kit, replay
 
 JOB, OTHER = JobKey(job_id="7"), JobKey(job_id="8")
 
@@ -20,10 +30,6 @@ def observed(made: Kit, state: State, *data: bytes) -> list[core.Effect]:
     effects = core.advance(state, Observed(made.observer().observe(batch_of(*data))))
     core.check(state)
     return effects
-
-
-def test_effects_of_a_job_come_in_order() -> None:
-    pass
 
 
 def test_a_stream_is_seen_before_its_rows_and_its_job_judged_last(language: Kit) -> None:
@@ -57,7 +63,17 @@ def test_a_stream_that_ends_tells_its_size_lines_and_tail(language: Kit) -> None
 
 @pytest.mark.parametrize(
     ("data", "lines"),
-    [(b"", 0), (b"a\n", 1), (b"a", 1), (b"a\nb", 2), (b"a\nb\n", 2), (b"a\n\n", 2), (b"a\r\nb\r\n", 2), (b"a\r\nb", 2), (b"a\n" + b"x" * 140_000, 2)],
+    [
+        (b"", 0),
+        (b"a\n", 1),
+        (b"a", 1),
+        (b"a\nb", 2),
+        (b"a\nb\n", 2),
+        (b"a\n\n", 2),
+        (b"a\r\nb\r\n", 2),
+        (b"a\r\nb", 2),
+        (b"a\n" + b"x" * 140_000, 2),
+    ],
 )
 def test_lines_are_counted_as_editors_count_them(language: Kit, data: bytes, lines: int) -> None:
     (read,) = replay(language, data).of(StreamRead)
@@ -146,7 +162,15 @@ def test_a_start_up_phase_announces_a_launch() -> None:
           - {id: f.end, phase: startup, edge: end, pattern: READY, hits: [READY], misses: [x]}
     """
     made = kit({"classes.yaml": CLASSES, "f.yaml": phases})
-    empty = {"time_us": None, "year_us": None, "rank": None, "local_rank": None, "node": None, "fields": "{}", "text": "x"}
+    empty = {
+        "time_us": None,
+        "year_us": None,
+        "rank": None,
+        "local_rank": None,
+        "node": None,
+        "fields": "{}",
+        "text": "x",
+    }
     row = {"stream": 0, "offset": 0, "line": 1, **empty}
     assert core.signal(made.book, {**row, "rule": "f.begin"}).mark == "start"
     assert core.signal(made.book, {**row, "rule": "f.end"}).mark is None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import Kit
 
 from defib.engine.identity import Known, facts
 from defib.engine.rulebook import Template
 from defib.engine.words import JobKey, StreamFacts
-from tests.conftest import Kit
 
 SOME = (
     Template("elastic", "t", r"(?P<job_id>\d+)/attempt_(?P<attempt>\d+)/(?P<rank>\d+)/(?P<stream>stdout|stderr)\.log$"),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import LANGUAGE, Kit, batch_of, kit
 
 from defib.engine.words import PROGRESS, SIGNALS
-from tests.conftest import LANGUAGE, Kit, batch_of, kit
 
 BANNER = r"""
     framework: fine

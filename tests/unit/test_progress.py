@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from tests.conftest import CLASSES, PREFIXES, Kit, batch_of, kit
 
 from defib.engine.progress import ProgressReader
 from defib.engine.words import PROGRESS
-from tests.conftest import CLASSES, PREFIXES, Kit, batch_of, kit
 
 FORMATS = r"""
     framework: f
@@ -119,11 +119,25 @@ def test_a_low_priority_format_gives_way_on_its_record_only(formats: Kit) -> Non
 
 def test_rows_are_in_record_order_and_ordinary_formats_share_a_record(formats: Kit) -> None:
     rows = read(formats, "count 1 it/s] step 5", "grad 2", "step 6", "3/9 [4it/s]")
-    assert [(r["line"], r["format"]) for r in rows] == [(1, "f.step"), (1, "f.both"), (2, "f.values"), (3, "f.step"), (4, "f.bar")]
+    assert [(r["line"], r["format"]) for r in rows] == [
+        (1, "f.step"),
+        (1, "f.both"),
+        (2, "f.values"),
+        (3, "f.step"),
+        (4, "f.bar"),
+    ]
 
 
 def test_rows_of_one_batch_do_not_disturb_each_other(formats: Kit) -> None:
-    lines = ["step 1K took 5", "[rank1]: step 2", "step 3 loss nan", "STEP 4", "3/9 [4it/s]", "step caf\udce9", "step 5 tokens 3,000"]
+    lines = [
+        "step 1K took 5",
+        "[rank1]: step 2",
+        "step 3 loss nan",
+        "STEP 4",
+        "3/9 [4it/s]",
+        "step caf\udce9",
+        "step 5 tokens 3,000",
+    ]
     alone = [{**row, "offset": 0, "line": 0} for line in lines for row in read(formats, line)]
     assert str([{**row, "offset": 0, "line": 0} for row in read(formats, *lines)]) == str(alone)
 
@@ -136,8 +150,14 @@ def test_rows_of_one_batch_do_not_disturb_each_other(formats: Kit) -> None:
             " throughput per GPU (TFLOP/s/GPU): 410.5 | learning rate: 1.0E-04 | global batch size: 336 | lm loss: 2.311001E+00 |",
             {"format": "megatron-lm.iteration", "step": 1200, "total": 15535, "step_time_s": 1.3992, "loss": 2.311001},
         ),
-        (" 10%|#         | 10/100 [00:10<01:30,  2.00s/it]", {"format": "tqdm.bar", "step": 10, "total": 100, "step_time_s": 2.0}),
-        ("iter 20: loss 2.3110, time 250.00ms, mfu 41.20%", {"format": "nanogpt.iter", "step": 20, "step_time_s": 0.25, "loss": 2.311}),
+        (
+            " 10%|#         | 10/100 [00:10<01:30,  2.00s/it]",
+            {"format": "tqdm.bar", "step": 10, "total": 100, "step_time_s": 2.0},
+        ),
+        (
+            "iter 20: loss 2.3110, time 250.00ms, mfu 41.20%",
+            {"format": "nanogpt.iter", "step": 20, "step_time_s": 0.25, "loss": 2.311},
+        ),
     ],
 )
 def test_the_shipped_formats_of_three_frameworks(shipped: Kit, line: str, wanted: dict[str, object]) -> None:

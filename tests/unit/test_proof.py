@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import CLASSES, LANGUAGE, Kit, proven
 
 from defib.engine.words import Problem
-from tests.conftest import CLASSES, LANGUAGE, Kit, proven
 
 GOOD = r"""
 family: s
@@ -134,8 +134,12 @@ FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("path", "old", "new", "rule", "said", "mend"), FAULTS, ids=[f"{f[3]}-{f[4]}-{i}" for i, f in enumerate(FAULTS)])
-def test_an_example_that_does_not_hold_is_told_at_its_own_line(path: str, old: str, new: str, rule: str, said: str, mend: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "old", "new", "rule", "said", "mend"), FAULTS, ids=[f"{f[3]}-{f[4]}-{i}" for i, f in enumerate(FAULTS)]
+)
+def test_an_example_that_does_not_hold_is_told_at_its_own_line(
+    path: str, old: str, new: str, rule: str, said: str, mend: str
+) -> None:
     texts = {"s.yaml": GOOD, "p.yaml": PROGRESS, "t.yaml": TEMPLATES}
     changed = {**texts, path: texts[path].replace(old, new, 1)}
     assert changed != texts
@@ -158,7 +162,11 @@ def test_generic_rules_and_phases_collide_with_nobody() -> None:
 
 
 def test_all_failing_examples_are_told_at_once_in_order() -> None:
-    bad = GOOD.replace("- 'OTHER'", "- 'nope'").replace("- 'LONG rank x'", "- 'LONG rank 1'").replace("- 'CALM'", "- 'nope'")
+    bad = (
+        GOOD.replace("- 'OTHER'", "- 'nope'")
+        .replace("- 'LONG rank x'", "- 'LONG rank 1'")
+        .replace("- 'CALM'", "- 'nope'")
+    )
     found = proven({"classes.yaml": CLASSES, "s.yaml": bad, "t.yaml": TEMPLATES.replace("- 'x'", "- '[5] x'")})
     assert [p.rule for p in found] == ["s.a", "s.b", "s.calm", "p.rank"]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import CLASSES, LANGUAGE, faults, proven, rulebook
 
 from defib.engine.words import Problem
-from tests.conftest import CLASSES, LANGUAGE, faults, proven, rulebook
 
 SIGNATURE = {
     "id": "s.a", "title": "t", "pattern": "'LONG'", "role": "root", "class": "user-code", "hits": "['a LONG line']", "misses": "['x']",
@@ -100,7 +100,9 @@ SIGNATURE_FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said", "line", "mend"), SIGNATURE_FAULTS, ids=[f"{f[1]}-{i}" for i, f in enumerate(SIGNATURE_FAULTS)])
+@pytest.mark.parametrize(
+    ("changes", "said", "line", "mend"), SIGNATURE_FAULTS, ids=[f"{f[1]}-{i}" for i, f in enumerate(SIGNATURE_FAULTS)]
+)
 def test_a_fault_in_a_signature_is_told_with_place_rule_and_mend(
     changes: dict[str, str | None], said: str, line: int, mend: str
 ) -> None:
@@ -130,8 +132,12 @@ FORMAT_FAULTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("changes", "said", "line", "mend"), FORMAT_FAULTS, ids=[f"{f[1]}-{i}" for i, f in enumerate(FORMAT_FAULTS)])
-def test_a_fault_in_a_format_is_told_with_place_rule_and_mend(changes: dict[str, str | None], said: str, line: int, mend: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said", "line", "mend"), FORMAT_FAULTS, ids=[f"{f[1]}-{i}" for i, f in enumerate(FORMAT_FAULTS)]
+)
+def test_a_fault_in_a_format_is_told_with_place_rule_and_mend(
+    changes: dict[str, str | None], said: str, line: int, mend: str
+) -> None:
     found = one(check(formats(entry(FORMAT, **changes))), said)
     assert (found.path, found.line) == ("bad.yaml", line)
     assert found.rule == (changes.get("id") or "f.step")
@@ -181,11 +187,19 @@ def test_faults_of_several_files_are_told_at_once_in_order() -> None:
         "a.yaml": signatures(entry(SIGNATURE, role="roto", zzz="1")),
         "b.yaml": "family: s\nabout: [\n",
         "c.yaml": formats(entry(FORMAT, of="no.where", priority="x")),
-        "d.yaml": signatures(entry(SIGNATURE, pattern="'LONG.*'"), entry(SIGNATURE, id="s.b", pattern="'(?=x)y'", extract="'z'")),
+        "d.yaml": signatures(
+            entry(SIGNATURE, pattern="'LONG.*'"), entry(SIGNATURE, id="s.b", pattern="'(?=x)y'", extract="'z'")
+        ),
     }
     found = faults(book)
     assert [p.path for p in found] == sorted(p.path for p in found)
-    assert {(p.path, p.rule) for p in found} == {("a.yaml", "s.a"), ("b.yaml", ""), ("c.yaml", "f.step"), ("d.yaml", "s.a"), ("d.yaml", "s.b")}
+    assert {(p.path, p.rule) for p in found} == {
+        ("a.yaml", "s.a"),
+        ("b.yaml", ""),
+        ("c.yaml", "f.step"),
+        ("d.yaml", "s.a"),
+        ("d.yaml", "s.b"),
+    }
     assert len(found) == 8
 
 
@@ -214,7 +228,9 @@ def test_a_class_named_by_a_table_must_be_known() -> None:
 
 
 def test_a_class_or_a_row_of_a_table_is_given_once() -> None:
-    twice = TABLE.replace("CLASS", "gpu-hardware").replace("default", "  - {value: '1', title: u, role: confirm}\ndefault")
+    twice = TABLE.replace("CLASS", "gpu-hardware").replace(
+        "default", "  - {value: '1', title: u, role: confirm}\ndefault"
+    )
     assert check(twice)
     assert check(CLASSES, path="more.yaml")
 
@@ -230,7 +246,9 @@ def test_an_escaped_quantifier_is_a_character(pattern: str) -> None:
     assert check(signatures(entry(SIGNATURE, pattern=pattern))) == []
 
 
-@pytest.mark.parametrize("pattern", ["'(?s)LONG.x'", r"'LONG\nx'", r"'LONG\x0ax'", "'LONG[[:space:]]x'", r"'LONG[\x00-\x20]x'"])
+@pytest.mark.parametrize(
+    "pattern", ["'(?s)LONG.x'", r"'LONG\nx'", r"'LONG\x0ax'", "'LONG[[:space:]]x'", r"'LONG[\x00-\x20]x'"]
+)
 def test_a_pattern_that_could_cross_a_record_is_refused_or_confined(pattern: str) -> None:
     """The view is one record at a time: two lines together must never make a hit."""
     from tests.conftest import fired, kit

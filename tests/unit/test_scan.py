@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.conftest import CLASSES, Kit, batch_of, fired, kit
 
 from defib.engine.scan import confine, plan
-from tests.conftest import CLASSES, Kit, batch_of, fired, kit
 
 
 def ends(pattern: str, text: bytes) -> list[int]:
@@ -39,7 +39,20 @@ def test_confine_rewrites_only_what_could_cross_a_line_end(pattern: str, confine
     assert confine(pattern) == confined
 
 
-CROSSING = [r"a\sb", r"a[\s]b", r"a[x\s]b", r"a\s+b", r"a\Wb", r"a[\W]b", r"a[\D]b", r"a\Db", r"a[^x]b", r"a[^]]b", r"a[^\S]b", r"a.b"]
+CROSSING = [
+    r"a\sb",
+    r"a[\s]b",
+    r"a[x\s]b",
+    r"a\s+b",
+    r"a\Wb",
+    r"a[\W]b",
+    r"a[\D]b",
+    r"a\Db",
+    r"a[^x]b",
+    r"a[^]]b",
+    r"a[^\S]b",
+    r"a.b",
+]
 
 
 @pytest.mark.parametrize("pattern", CROSSING)
@@ -54,7 +67,27 @@ def test_a_confined_pattern_still_matches_within_a_record(pattern: str) -> None:
         assert ends(confine(pattern), text) == ends(pattern, text), between
 
 
-ATOMS = ["a", "b", " ", r"\s", r"\S", r"\w", r"\W", r"\d", r"\D", ".", "[^a]", "[^a b]", r"[\s]", r"[\Wb]", r"[^\D]", "[]a]", "[^]a]", r"\[", "[ab]"]
+ATOMS = [
+    "a",
+    "b",
+    " ",
+    r"\s",
+    r"\S",
+    r"\w",
+    r"\W",
+    r"\d",
+    r"\D",
+    ".",
+    "[^a]",
+    "[^a b]",
+    r"[\s]",
+    r"[\Wb]",
+    r"[^\D]",
+    "[]a]",
+    "[^]a]",
+    r"\[",
+    "[ab]",
+]
 
 
 @settings(max_examples=300)

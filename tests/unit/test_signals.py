@@ -6,10 +6,10 @@ from typing import Any
 
 import orjson
 import pytest
+from tests.conftest import CLASSES, PREFIXES, Kit, batch_of, kit
 
 from defib.engine.signals import SignalReader, shorten
 from defib.engine.words import SIGNALS, TEXT_BYTES_MAX
-from tests.conftest import CLASSES, PREFIXES, Kit, batch_of, kit
 
 RULES = r"""
     family: s
@@ -51,7 +51,9 @@ def test_captures_with_a_column_leave_the_fields(rules: Kit) -> None:
 
 
 def test_a_capture_wins_over_the_prefix_and_only_where_it_is_one(rules: Kit) -> None:
-    rows = read(rules, "[rank5]: ALARM rank=3", "[rank5]: ALARM", "[rank5]: ALARM rank=three", "[rank5]: ALARM rank=9999999999")
+    rows = read(
+        rules, "[rank5]: ALARM rank=3", "[rank5]: ALARM", "[rank5]: ALARM rank=three", "[rank5]: ALARM rank=9999999999"
+    )
     assert [r["rank"] for r in rows] == [3, 5, 5, 5]
 
 

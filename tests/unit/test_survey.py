@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import Kit, batch_of
 
 from defib.engine import survey
 from defib.engine.survey import Survey
-from tests.conftest import Kit, batch_of
 
 
 def surveyed(made: Kit, *batches: bytes) -> Survey:
@@ -29,10 +29,16 @@ def test_rules_formats_ranks_and_stamps_are_counted(language: Kit) -> None:
 
 def test_error_looking_lines_without_a_rule_are_grouped_by_shape(language: Kit) -> None:
     s = surveyed(language, b"fine\nerror 12 at 0xff\nerror 13 at 0xab\nTraceback here\nROOT error\n")
-    assert {shape: (u.line, u.count) for shape, u in s.unknown.items()} == {"error # at #": (2, 2), "Traceback here": (4, 1)}
+    assert {shape: (u.line, u.count) for shape, u in s.unknown.items()} == {
+        "error # at #": (2, 2),
+        "Traceback here": (4, 1),
+    }
 
 
-@pytest.mark.parametrize("line", ["Error", "EXCEPTION", "failed", "failure", "timed out", "time out", "aborted", "corrupt", "segfault", "lost"])
+@pytest.mark.parametrize(
+    "line",
+    ["Error", "EXCEPTION", "failed", "failure", "timed out", "time out", "aborted", "corrupt", "segfault", "lost"],
+)
 def test_what_looks_bad_is_broad(language: Kit, line: str) -> None:
     assert len(surveyed(language, f"{line}: x\n".encode()).unknown) == 1
 

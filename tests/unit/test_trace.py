@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from tests.conftest import Kit, replay
 
 from defib.engine import trace
 from defib.engine.trace import Trace
-from tests.conftest import Kit, replay
 
 
 def spans(made: Kit, *lines: str) -> list[tuple[int, int]]:
@@ -16,8 +16,9 @@ def spans(made: Kit, *lines: str) -> list[tuple[int, int]]:
 
 def traces(made: Kit, *lines: str) -> list[Trace]:
     """The traces behind a story: read from the state before the job is judged."""
-    from defib.engine import core
     from tests.conftest import batch_of, place_facts
+
+    from defib.engine import core
 
     state = core.State(made.book)
     (facts,) = place_facts(made.book, ["job.log"])
@@ -74,14 +75,28 @@ def test_another_job_of_the_scheduler_begins_an_attempt(language: Kit) -> None:
 def test_ranks_that_lag_by_a_line_do_not_split(language: Kit) -> None:
     lines = [f"[rank{r}]: step={n}" for n in range(1, 9) for r in (0, 1)]
     lines[8], lines[9] = lines[9], lines[8]
-    lagging = [*lines[:6], "[rank0]: step=4", "[rank1]: step=3", "[rank0]: step=5", "[rank1]: step=4", "[rank1]: step=5"]
+    lagging = [
+        *lines[:6],
+        "[rank0]: step=4",
+        "[rank1]: step=3",
+        "[rank0]: step=5",
+        "[rank1]: step=4",
+        "[rank1]: step=5",
+    ]
     assert len(spans(language, *lines)) == 1
     assert len(spans(language, *lagging)) == 1
 
 
 def test_ranks_that_lag_in_the_first_steps_do_not_split(language: Kit) -> None:
     """The lines say which rank they are of: another rank's first step is no step back."""
-    lines = ["[rank0]: step=1", "[rank0]: step=2", "[rank1]: step=1", "[rank1]: step=2", "[rank0]: step=3", "[rank1]: step=3"]
+    lines = [
+        "[rank0]: step=1",
+        "[rank0]: step=2",
+        "[rank1]: step=1",
+        "[rank1]: step=2",
+        "[rank0]: step=3",
+        "[rank1]: step=3",
+    ]
     assert len(spans(language, *lines)) == 1
 
 
@@ -127,7 +142,13 @@ def test_a_trace_knows_what_was_only_noise_of_a_batch_script(language: Kit) -> N
 
 
 def test_a_counter_holds_steps_times_and_values(language: Kit) -> None:
-    lines = ["step=5/9 time=2.0 loss=nan", "value 100", "step=6/9 time=4.0 loss=1.5", "step=6/9 time=9.0", "step=8/9 tput=200"]
+    lines = [
+        "step=5/9 time=2.0 loss=nan",
+        "value 100",
+        "step=6/9 time=4.0 loss=1.5",
+        "step=6/9 time=9.0",
+        "step=8/9 tput=200",
+    ]
     (t,) = traces(language, *lines)
     (c,) = t.counters.values()
     assert (c.first_step, c.last_step, c.points, c.advances, c.nan_losses, c.interval) == (5, 8, 4, 3, 1, 2)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import polars as pl
 import pytest
+from tests.conftest import Kit
 
 from defib.engine.rulebook import Template
 from defib.engine.who import Who
-from tests.conftest import Kit
 
 SOME = (
     Template("rank", "t", r"^\[rank(?P<rank>\d+)\]: ?"),

@@ -21,7 +21,11 @@ def test_points_fall_into_spans_of_five_minutes() -> None:
     w = add(Windows(), (600.0, 1, 2.0), (899.0, 2, 4.0), (900.0, 3, 6.0), (1500.0, 4, math.nan))
     rows = w.rows("a", "s", "f", "event")
     assert [set(r) for r in rows] == [set(WINDOWS.names)] * 3
-    assert [(r["start_s"], r["points"], r["first_step"], r["last_step"]) for r in rows] == [(600, 2, 1, 2), (900, 1, 3, 3), (1500, 1, 4, 4)]
+    assert [(r["start_s"], r["points"], r["first_step"], r["last_step"]) for r in rows] == [
+        (600, 2, 1, 2),
+        (900, 1, 3, 3),
+        (1500, 1, 4, 4),
+    ]
     assert [r["longest_gap_s"] for r in rows] == [299.0, 1.0, 600.0]
     assert rows[0]["median_step_s"] == pytest.approx(2.0, rel=1e-3)
     assert rows[2]["median_step_s"] is None

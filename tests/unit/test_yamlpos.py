@@ -69,7 +69,9 @@ def test_anchors_are_refused_wherever_they_stand(text: str) -> None:
     assert [p for p in read("f", text).problems if "anchors" in p.message]
 
 
-@pytest.mark.parametrize("text", ["a: 'R&D: &x'\n", "# see: &x\na: 1\n", 'a: "b: *c"\n', "a: |\n  b: &c d\n", "a: x & y * z\n"])
+@pytest.mark.parametrize(
+    "text", ["a: 'R&D: &x'\n", "# see: &x\na: 1\n", 'a: "b: *c"\n', "a: |\n  b: &c d\n", "a: x & y * z\n"]
+)
 def test_ampersands_and_stars_of_text_are_no_anchors(text: str) -> None:
     assert read("f", text).problems == []
 
