@@ -90,8 +90,8 @@ VIEWS = {
         "Signals with the attempt they belong to.",
     ),
     "jobs": (
-        "SELECT job, any_value(job_name) AS job_name, max_by(framework, attempt_index) AS framework, count(*) AS attempts, "
-        "max_by(verdict, attempt_index) AS verdict, max_by(class, attempt_index) AS class, min(first_step) AS first_step, "
+        "SELECT job, any_value(job_name) AS job_name, last(framework ORDER BY attempt_index) AS framework, count(*) AS attempts, "
+        "last(verdict ORDER BY attempt_index) AS verdict, last(class ORDER BY attempt_index) AS class, min(first_step) AS first_step, "
         "max(last_step) AS last_step, max(total_steps) AS total_steps, min(first_seen) AS first_seen, max(last_seen) AS last_seen "
         "FROM attempts GROUP BY job",
         "One row per job; verdict and class are those of its last attempt.",

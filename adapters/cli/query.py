@@ -11,9 +11,9 @@ from defib.adapters.show import safe
 # Fixed statements; what a person gives goes in as a parameter.
 MATCH = "(? IS NULL OR job = ? OR job_id = ? OR job_name = ? OR attempt_id = ? OR ends_with(job, '/' || ?))"
 JOBS = (
-    "SELECT job, any_value(job_name) AS name, max_by(framework, attempt_index) AS framework, count(*) AS tries, "
-    "max_by(verdict, attempt_index) AS verdict, max_by(class, attempt_index) AS class, max(last_step) AS last_step, "
-    "max(total_steps) AS total, max_by(median_step_s, attempt_index) AS step_s, max(last_seen) AS last_seen FROM attempts "
+    "SELECT job, any_value(job_name) AS name, last(framework ORDER BY attempt_index) AS framework, count(*) AS tries, "
+    "last(verdict ORDER BY attempt_index) AS verdict, last(class ORDER BY attempt_index) AS class, max(last_step) AS last_step, "
+    "max(total_steps) AS total, last(median_step_s ORDER BY attempt_index) AS step_s, max(last_seen) AS last_seen FROM attempts "
     f"WHERE {MATCH} GROUP BY job ORDER BY job"
 )
 ATTEMPTS = (
@@ -24,6 +24,25 @@ ATTEMPTS = (
 INCIDENTS = (
     "SELECT i.incident_id AS incident, a.job, a.attempt_index + 1 AS try, i.verdict, i.class, i.rule, i.confidence, i.node, i.rank, i.step, "
     f"i.cascades, i.time FROM incidents i JOIN (SELECT * FROM attempts WHERE {MATCH}) a USING (attempt_id) ORDER BY a.job, a.attempt_index"
+)
+
+
+# Columns that go first where the terminal is narrow.
+DROP = (
+    "cascades",
+    "confidence",
+    "unit",
+    "throughput",
+    "first_step",
+    "last_seen",
+    "step_s",
+    "time",
+    "total",
+    "name",
+    "framework",
+    "rank",
+    "incident",
+    "node",
 )
 
 
@@ -45,7 +64,7 @@ def _listing(args: Any, query: str, schema: str) -> int:
     con = connect(args.db, read_only=True)
     result = con.execute(query, [args.job] * 6)
     names = [d[0] for d in result.description]
-    rows_out(names, result.fetchall(), args, schema)
+    rows_out(names, result.fetchall(), args, schema, DROP)
     return 0
 
 

@@ -47,7 +47,7 @@ def replay(args: Any) -> int:
     if args.json:
         write_json({"schema": "defib/attempts/1", "rows": objects})
     elif not args.jsonl:
-        table(COLUMNS, rows)
+        table(COLUMNS, rows, drop=("STEP TIME", "FRAMEWORK", "CLASS", "STEPS", "WHERE"))
     if not args.quiet:
         summary(outcome, args.db)
     if outcome.interrupted:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 SHOWN = 20
 SHAPES_MAX = 20_000
-EXAMPLE_CHARS = 200
+EXAMPLE_CHARS = 160
 PLACEHOLDERS = (
     (re.compile(r"(?:/[\w.@#+=-]+){2,}/?"), "/#"),
     (re.compile(r"'[^']{1,80}'"), "'#'"),

@@ -256,7 +256,9 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.symlink(tmp_path / "nowhere", tmp_path / "dangling.log")
     put(tmp_path / "a.log", b"text\n")
     found = Read(tmp_path)
-    named = Read(tmp_path / "pipe.log", tmp_path / "socket.log", tmp_path / "device.log", "/dev/tty", tmp_path / "a.log")
+    named = Read(
+        tmp_path / "pipe.log", tmp_path / "socket.log", tmp_path / "device.log", "/dev/tty", tmp_path / "a.log"
+    )
     listening.close()
     assert list(found.data) == list(named.data) == [str(tmp_path / "a.log")]
     assert set(named.unread) >= {str(tmp_path / n) for n in ("pipe.log", "socket.log", "device.log")}
@@ -323,7 +325,14 @@ def test_a_tree_as_deep_as_the_system_allows(tmp_path: Path) -> None:
         os.system(f"rm -rf {tmp_path}/d")
 
 
-NAMES = [b"line\nfeed.log", b"esc\x1b[31m.log", b"bytes\xff\x9b.log", "bidi\u202egol.log".encode(), b"-rf.log", b"sp ace|pipe.log"]
+NAMES = [
+    b"line\nfeed.log",
+    b"esc\x1b[31m.log",
+    b"bytes\xff\x9b.log",
+    "bidi\u202egol.log".encode(),
+    b"-rf.log",
+    b"sp ace|pipe.log",
+]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -382,7 +391,9 @@ def test_a_file_the_system_refuses_to_open(code: int, tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize("good", [0, 1, 2, 3])
 @pytest.mark.parametrize("kind", ["plain", "gz", "zst"])
-def test_a_file_that_fails_while_it_is_read(kind: str, good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_that_fails_while_it_is_read(
+    kind: str, good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Failing(io.FileIO):
         left = good
 
@@ -402,7 +413,9 @@ def test_a_file_that_fails_while_it_is_read(kind: str, good: int, tmp_path: Path
     data = {"plain": LINES, "gz": gzip.compress(LINES, 0), "zst": zst(random.Random(1).randbytes(300_000))}[kind]
     bad = put(tmp_path / "a.log", data)
     real = os.fdopen
-    monkeypatch.setattr(os, "fdopen", lambda fd, *a, **k: Failing(fd) if bad.stat().st_ino == os.fstat(fd).st_ino else real(fd, *a, **k))
+    monkeypatch.setattr(
+        os, "fdopen", lambda fd, *a, **k: Failing(fd) if bad.stat().st_ino == os.fstat(fd).st_ino else real(fd, *a, **k)
+    )
     put(tmp_path / "b.log", b"fine\n")
     read = Read(tmp_path, block_bytes=65_536)
     assert read.data[str(tmp_path / "b.log")] == b"fine\n"

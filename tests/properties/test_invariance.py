@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -94,7 +95,7 @@ def oracle(data: bytes, side: int) -> list[Record]:
 
 def cut_at(data: bytes, cuts: list[int]) -> Iterator[bytes]:
     marks = sorted({0, len(data), *(c % (len(data) + 1) for c in cuts)})
-    for a, b in zip(marks, marks[1:], strict=False):
+    for a, b in itertools.pairwise(marks):
         yield data[a:b]
 
 
@@ -266,7 +267,7 @@ some_values = st.lists(
 
 def groups(n: int, cuts: list[int]) -> list[tuple[int, int]]:
     marks = sorted({0, n, *(c % (n + 1) for c in cuts)})
-    return list(zip(marks, marks[1:], strict=False))
+    return list(itertools.pairwise(marks))
 
 
 @given(values=some_values, cuts=st.lists(st.integers(0, 100), max_size=8), seed=st.integers(0, 999))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from tests.conftest import Kit, replay
 
@@ -116,7 +118,7 @@ def test_attempts_of_a_stream_touch_and_hold_every_line(language: Kit) -> None:
     found = spans(language, *lines)
     assert found[0][0] == 1
     assert found[-1][1] == len(lines)
-    assert all(b == a + 1 for (_, a), (b, _) in zip(found, found[1:], strict=False))
+    assert all(b == a + 1 for (_, a), (b, _) in itertools.pairwise(found))
 
 
 def test_the_first_signals_of_a_rule_are_kept_and_the_rest_counted(language: Kit) -> None:
