@@ -8,7 +8,6 @@ a time is one job, and memory does not depend on file sizes.
 from __future__ import annotations
 
 import contextlib
-import gzip
 import os
 import stat
 import zlib
@@ -18,6 +17,7 @@ from typing import BinaryIO, cast
 
 import zstandard
 
+from defib.adapters.show import shown
 from defib.engine.identity import Known, facts
 from defib.engine.ports import Closed, Data, JobClosed, Opened, SourceItem
 from defib.engine.rulebook import Template
@@ -25,6 +25,7 @@ from defib.engine.words import JobKey, StreamFacts, StreamId
 
 BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
+PACKED_BYTES = 64 * 1024  # of a compressed file read at a time, whatever the block size
 NOT_LOGS = frozenset(
     ".py .pyc .ipynb .json .jsonl .yaml .yml .toml .cfg .ini .sh .md .rst .html .css .js .csv .tsv .parquet .arrow .feather .pt .pth "
     ".bin .ckpt .safetensors .npy .npz .h5 .hdf5 .pkl .pickle .onnx .idx .tar .zip .whl .so .o .a .duckdb .db .sqlite .png .jpg .jpeg "
@@ -64,11 +65,6 @@ class LogFile:
     shown: str  # absolute, printable
     size: int
     named: bool  # given by name, not found in a directory
-
-
-def shown(path: str) -> str:
-    """An absolute path as text: bytes that are not UTF-8 are written as escapes."""
-    return os.fsencode(os.path.abspath(path)).decode("utf-8", "backslashreplace")
 
 
 @dataclass(slots=True)
@@ -198,18 +194,45 @@ def _open_regular(path: str) -> BinaryIO:
 
 
 def _blocks(raw: BinaryIO, head: bytes, size: int) -> Iterator[tuple[bytes, int]]:
-    """(bytes, how far the file itself was read for them)."""
+    """(bytes, how far the file itself was read for them). A broken archive yields what it holds, then raises."""
     if head.startswith(GZIP):
-        stream: BinaryIO = cast("BinaryIO", gzip.GzipFile(fileobj=raw, mode="rb"))
+        parts = _gunzip(raw, size)
     elif head.startswith(ZSTD):
-        stream = cast("BinaryIO", zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+        parts = _unzstd(raw, size)
     else:
-        stream = raw
+        parts = iter(lambda: raw.read(size), b"")
     at = 0
-    while block := stream.read(size):
+    for block in parts:
         now = raw.tell()
         yield block, now - at
         at = now
+
+
+def _gunzip(raw: BinaryIO, size: int) -> Iterator[bytes]:
+    """Members of a gzip file one after another. The library's file object would lose the end of a truncated file with the read that fails."""
+    member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+    begun = False
+    while chunk := raw.read(PACKED_BYTES):
+        while chunk:
+            begun = True
+            if data := member.decompress(chunk, size):
+                yield data
+            chunk = member.unconsumed_tail
+            if member.eof:
+                chunk = member.unused_data.lstrip(b"\0")  # padding between members and at the end
+                member = zlib.decompressobj(zlib.MAX_WBITS | 16)
+                begun = False
+    if begun:
+        if data := member.flush():
+            yield data
+        raise EOFError("the compressed file ends too early")
+
+
+def _unzstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
+    """Frames of a zstd file one after another."""
+    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_size=PACKED_BYTES, read_across_frames=True)
+    while block := reader.read(size):
+        yield block
 
 
 def _why(e: BaseException) -> str:

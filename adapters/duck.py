@@ -8,9 +8,10 @@ after Ctrl-C and after a kill, and memory does not grow with the log.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -26,7 +27,6 @@ from defib.engine.rulebook import Rulebook
 from defib.engine.words import AttemptVerdict, JobKey, StoreError, StreamId
 
 STAGE_BYTES = 16 * 1024 * 1024
-COMMIT_JOBS = 256
 HEALTHY = ("completed", "running-at-end", "unknown")
 
 
@@ -67,23 +67,36 @@ def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
 
 
 class DuckStore:
+    """One writer. `apply` effects in order, then `close`; after an error `close` keeps what was judged before it."""
+
     def __init__(self, path: str, book: Rulebook) -> None:
         self.con = connect(path, read_only=False)
+        self._path = path
         self._book = book
         self._keys: dict[int, str] = {}
         self._reads: dict[int, StreamRead] = {}
         self._staged: dict[int, list[tuple[str, pa.Table]]] = {}
         self._staged_bytes = 0
-        self._written: set[int] = set()  # streams with rows in the open transaction
-        self._since_commit = 0
-        try:
+        self._written: set[int] = set()  # streams of unjudged jobs with rows in the store
+        with self._transaction():
             for statement in schema.statements():
                 self.con.execute(statement)
             self._check_version()
-        except duckdb.Error as e:
-            raise StoreError(f"{path}: {str(e).splitlines()[0]}") from e
-        self.con.execute("BEGIN")
-        self._forget_unfinished()
+            self._forget_unfinished()
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """All or nothing, whatever comes in between (an interrupt included). DuckDB's errors become StoreError."""
+        try:
+            self.con.execute("BEGIN")
+            yield
+            self.con.execute("COMMIT")
+        except BaseException as e:
+            with contextlib.suppress(duckdb.Error):
+                self.con.execute("ROLLBACK")
+            if isinstance(e, duckdb.Error):
+                raise StoreError(f"{self._path}: {str(e).splitlines()[0]}") from e
+            raise
 
     def _check_version(self) -> None:
         row = self.con.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
@@ -107,74 +120,81 @@ class DuckStore:
                 self._job(effect)
 
     def close(self) -> None:
-        """Commit whole jobs; rows of unfinished ones are dropped."""
-        self._forget_unfinished()
-        self.con.execute("COMMIT")
-        self.con.close()
+        """Rows of jobs that were never judged are taken out again."""
+        try:
+            with self._transaction():
+                self._forget_unfinished()
+        finally:
+            self.con.close()
 
     def _stage(self, effect: Append) -> None:
         streams = effect.rows.column("stream")
-        for number in pc.unique(streams).to_pylist():
-            part = effect.rows if len(pc.unique(streams)) == 1 else effect.rows.filter(pc.equal(streams, number))
+        numbers = pc.unique(streams).to_pylist()
+        for number in numbers:
+            part = effect.rows if len(numbers) == 1 else effect.rows.filter(pc.equal(streams, number))
             self._staged.setdefault(number, []).append((effect.table, part))
             self._staged_bytes += part.nbytes
         if self._staged_bytes > STAGE_BYTES:
-            for number in list(self._staged):
-                self._write(number)
-            self._commit()
+            with self._transaction():
+                for number in sorted(self._staged):
+                    self._write(number)
+            self._unstage(sorted(self._staged))
 
     def _write(self, number: int) -> None:
-        """Move a stream's staged rows into the open transaction."""
+        """A stream's staged rows go into the open transaction, noted as unfinished until its job is judged."""
         if number not in self._written:
             self._clear(number)
             self.con.execute("INSERT OR IGNORE INTO unfinished VALUES (?)", [self._keys[number]])
-            self._written.add(number)
-        for table, rows in self._staged.pop(number, []):
-            self._staged_bytes -= rows.nbytes
+        for table, rows in self._staged.get(number, []):
             self._insert(table, _stored(rows, self._keys[number]))
+
+    def _unstage(self, numbers: list[int]) -> None:
+        """What was written is durable: drop it from memory."""
+        for number in numbers:
+            self._staged_bytes -= sum(rows.nbytes for _, rows in self._staged.pop(number, []))
+            self._written.add(number)
 
     def _clear(self, number: int) -> None:
         for table in ("signals", "progress"):
             self.con.execute(f"DELETE FROM {table} WHERE stream_id = ?", [self._keys[number]])  # noqa: S608 - constant names
 
     def _job(self, effect: JobJudged) -> None:
-        members = sorted({n for a in effect.attempts for n in a.streams})
+        """Everything of a judged job in one transaction."""
         job = job_name(effect.job)
-        numbers = sorted({*members, *(n for n, r in self._reads.items() if r.facts.job == effect.job)})
-        for number in numbers:
-            self._write(number)
-        old = [r[0] for r in self.con.execute("SELECT attempt_id FROM attempts WHERE job = ?", [job]).fetchall()]
-        for table in ("attempts", "attempt_streams", "windows", "incidents", "evidence", "nodes"):
-            if old:
-                self.con.execute(f"DELETE FROM {table} WHERE attempt_id IN (SELECT unnest(?))", [old])  # noqa: S608 - constant names
-        self.con.execute(
-            "DELETE FROM streams WHERE stream_id IN (SELECT unnest(?))", [[self._keys[n] for n in numbers]]
-        )
-        self._rows("streams", [self._stream_row(self._reads[n]) for n in numbers])
-        self._rows("attempts", [self._attempt_row(job, a) for a in effect.attempts])
-        self._rows("attempt_streams", [
-            {"attempt_id": a.attempt_id, "stream_id": self._keys[n], "first_line": a.first_line[n], "last_line": a.last_line[n]}
-            for a in effect.attempts for n in a.streams
-        ])  # fmt: skip
-        self._rows("windows", [{**r, "stream_id": self._keys[n]} for n, rows in effect.windows for r in rows])
-        self._rows("incidents", [r for a in effect.attempts if (r := self._incident_row(a))])
-        self._rows("evidence", [r for a in effect.attempts for r in self._evidence_rows(a)])
-        self._rows("nodes", [r for a in effect.attempts for r in self._node_rows(a)])
-        self.con.execute(
-            "DELETE FROM unfinished WHERE stream_id IN (SELECT unnest(?))", [[self._keys[n] for n in numbers]]
-        )
+        numbers = sorted(n for n, r in self._reads.items() if r.facts.job == effect.job)
+        keys = [self._keys[n] for n in numbers]
+        with self._transaction():
+            for number in numbers:
+                self._write(number)
+            self._replace(job, keys, [a.attempt_id for a in effect.attempts])
+            self._rows("streams", [self._stream_row(self._reads[n]) for n in numbers])
+            self._rows("attempts", [self._attempt_row(job, a) for a in effect.attempts])
+            self._rows("attempt_streams", [
+                {"attempt_id": a.attempt_id, "stream_id": self._keys[n], "first_line": a.first_line[n], "last_line": a.last_line[n]}
+                for a in effect.attempts for n in a.streams
+            ])  # fmt: skip
+            self._rows("windows", [{**r, "stream_id": self._keys[n]} for n, rows in effect.windows for r in rows])
+            self._rows("incidents", [r for a in effect.attempts if (r := self._incident_row(a))])
+            self._rows("evidence", [r for a in effect.attempts for r in self._evidence_rows(a)])
+            self._rows("nodes", [r for a in effect.attempts for r in self._node_rows(a)])
+            self.con.execute("DELETE FROM unfinished WHERE stream_id IN (SELECT unnest(?))", [keys])
+        self._unstage(numbers)
         for number in numbers:
             self._written.discard(number)
             self._keys.pop(number, None)
             self._reads.pop(number, None)
-        self._since_commit += 1
-        if self._since_commit >= COMMIT_JOBS:
-            self._commit()
 
-    def _commit(self) -> None:
-        self.con.execute("COMMIT")
-        self.con.execute("BEGIN")
-        self._since_commit = 0
+    def _replace(self, job: str, keys: list[str], attempts: list[str]) -> None:
+        """Earlier words about these logs go; attempts of the job told by other logs stay."""
+        told = self.con.execute(
+            "SELECT DISTINCT attempt_id FROM attempts LEFT JOIN attempt_streams USING (attempt_id) "
+            "WHERE job = ? AND (stream_id IS NULL OR stream_id IN (SELECT unnest(?)) OR attempt_id IN (SELECT unnest(?)))",
+            [job, keys, attempts],
+        ).fetchall()
+        old = [r[0] for r in told]
+        for table in ("attempts", "attempt_streams", "windows", "incidents", "evidence", "nodes"):
+            self.con.execute(f"DELETE FROM {table} WHERE attempt_id IN (SELECT unnest(?))", [old])  # noqa: S608 - constant names
+        self.con.execute("DELETE FROM streams WHERE stream_id IN (SELECT unnest(?))", [keys])
 
     def _forget_unfinished(self) -> None:
         """Rows of jobs that were never judged (an interrupt, a kill) go; they are in the logs still."""

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import orjson
 
+from defib.adapters.show import printable
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import Problem, RuleError
 
@@ -46,9 +47,11 @@ def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
     for folder in folders:
         paths = [folder] if folder.is_file() else sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml"))
         if not paths:
-            problems.append(Problem(str(folder), 1, 1, "no rule files here", "give a folder that holds .yaml files"))
+            problems.append(
+                Problem(printable(str(folder)), 1, 1, "no rule files here", "give a folder that holds .yaml files")
+            )
         for p in paths:
-            shown = f"rules/{p.relative_to(folder)}" if folder == built_in() else str(p)
+            shown = f"rules/{p.relative_to(folder)}" if folder == built_in() else printable(str(p))
             try:
                 files.append((shown, p.read_text(encoding="utf-8")))
             except (OSError, UnicodeDecodeError) as e:

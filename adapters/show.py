@@ -6,6 +6,7 @@ characters become visible escapes, so no line can move the cursor, recolour, ret
 
 from __future__ import annotations
 
+import os
 import re
 from datetime import UTC, datetime
 
@@ -81,3 +82,12 @@ def when(us: int | None) -> str:
     if us is None:
         return "-"
     return datetime.fromtimestamp(us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def shown(path: str) -> str:
+    """An absolute path as text: bytes that are not UTF-8 are written as escapes (and backslashes doubled, so no two paths look alike)."""
+    return printable(os.path.abspath(path))
+
+
+def printable(path: str) -> str:
+    return os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")

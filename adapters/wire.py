@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +76,7 @@ def replay(
     from defib.engine.core import State
     from defib.engine.drive import Drive
     from defib.engine.observe import Observer
+    from defib.engine.words import StoreError
 
     loaded = rulefiles.load(options.rules)
     source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
@@ -106,7 +108,11 @@ def replay(
     except KeyboardInterrupt:
         outcome.interrupted = True
         source.close()
-    finally:
+    except BaseException:
         if store is not None:
-            store.close()
+            with contextlib.suppress(StoreError):  # the first error is the one to tell
+                store.close()
+        raise
+    if store is not None:
+        store.close()
     return outcome

@@ -56,13 +56,21 @@ class LineCutter:
         self._carry = bytearray()
         self._carry_at = offset
         self._dropped = 0  # bytes cut out of the record being carried
+        self._fed = self._feed_last = False
 
     @property
     def offset(self) -> int:
         """First byte not yet part of a piece."""
         return self._carry_at
 
+    @property
+    def lines(self) -> int:
+        """Lines so far, as editors count them: one that has begun counts."""
+        return self.line - self._feed_last if self._fed else 0
+
     def feed(self, data: bytes) -> list[Piece]:
+        if data:
+            self._fed, self._feed_last = True, data.endswith(b"\n")
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         if cut == 0:
             self._hold(data)
@@ -121,7 +129,7 @@ class LineCutter:
         self._carry_at = at + len(payload) - added
         if not _may_hold_giant(payload):
             piece = Piece(self.stream, at, self.line, payload)
-            self.line += payload.count(b"\n")
+            self.line += payload.count(b"\n") - added
             return [piece]
         out: list[Piece] = []
         raw = np.frombuffer(payload, np.uint8)
@@ -140,7 +148,7 @@ class LineCutter:
             done = end + 1
         if done < len(payload):
             out.append(Piece(self.stream, at + done, self.line, payload[done:]))
-            self.line += payload.count(b"\n", done)
+            self.line += payload.count(b"\n", done) - added
         return out
 
 

@@ -17,7 +17,8 @@ import pyarrow as pa
 from defib.engine.incidents import JobStory, assemble
 from defib.engine.observe import Observation
 from defib.engine.rulebook import Rule, Rulebook
-from defib.engine.trace import KEEP, NONE, ProgressRows, StreamFold
+from defib.engine.counters import NONE, ProgressRows
+from defib.engine.trace import KEEP, KEEP_LIVE, StreamFold
 from defib.engine.words import AttemptVerdict, JobKey, RuleId, Signal, StreamFacts, StreamId, StreamNo
 
 
@@ -146,7 +147,7 @@ def check(state: State) -> None:
             held: dict[str, int] = {}
             for s in t.kept:
                 held[s.rule] = held.get(s.rule, 0) + 1
-            assert all(n <= KEEP for n in held.values()), "signals kept per rule are bounded"
+            assert all(n <= KEEP + KEEP_LIVE for n in held.values()), "signals kept per rule are bounded"
             assert all(t.counts[r] >= n for r, n in held.items()), "what is kept is counted"
 
 
@@ -230,7 +231,7 @@ def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:
 
 def _rows(rows: pl.DataFrame) -> ProgressRows:
     def whole(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return rows[name].cast(pl.Int64).fill_null(int(NONE)).to_numpy()
+        return rows[name].cast(pl.Int64).fill_null(NONE).to_numpy()
 
     def real(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         return rows[name].fill_null(float("nan")).to_numpy()

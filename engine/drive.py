@@ -34,7 +34,7 @@ class Reader:
         return StreamEnded(
             stream,
             self.read,
-            self.cutter.line - (not self.cutter.unterminated),
+            self.cutter.lines,
             tuple(lines[-TAIL_LINES:]),
             tuple(notes),
         )

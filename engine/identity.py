@@ -74,4 +74,4 @@ def _place(folder: str, stem: str, got: dict[str, str]) -> str:
 
 
 def _number(text: str | None) -> int | None:
-    return int(text) if text is not None and text.isdigit() and len(text) < 10 else None
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 10 else None

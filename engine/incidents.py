@@ -15,9 +15,11 @@ from datetime import UTC, datetime, timedelta
 
 from defib.engine import causes, stamps
 from defib.engine.rulebook import Rulebook
-from defib.engine.trace import Counter, StreamFold, Trace
+from defib.engine.counters import Counter
+from defib.engine.trace import StreamFold, Trace
 from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
 
+SLOT = 1 << 20  # attempts one stream may show per restart count
 VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
 
 
@@ -39,8 +41,11 @@ def assemble(
     slots = _slots(story)
     attempts: list[AttemptVerdict] = []
     windows: list[tuple[int, list[dict[str, object]]]] = []
-    for index, slot in enumerate(sorted(slots)):
+    index = -1
+    for slot in sorted(slots):
         traces = slots[slot]
+        # A restart count in the paths numbers the attempts; without one they count from 0.
+        index = max(index + 1, slot // SLOT)
         verdict = _verdict(story, traces, index, book)
         attempts.append(verdict)
         for t in traces:
@@ -67,7 +72,8 @@ def _date(t: Trace, reference: int | None) -> None:
         full = with_year(s.year_us, reference)
         return dataclasses.replace(s, time_us=full, order_us=full)
 
-    t.kept = [dated(s) for s in t.kept]
+    t.early = [dated(s) for s in t.early]
+    t.live = [dated(s) for s in t.live]
     t.last_by_rule = {rule: dated(s) for rule, s in t.last_by_rule.items()}
     for s in t.kept:
         t.see_time(s.time_us)
@@ -100,7 +106,7 @@ def _slots(story: JobStory) -> dict[int, list[Trace]]:
         number = facts.restart_count if facts.restart_count is not None else facts.attempt
         if number is not None:
             for k, t in enumerate(traces):
-                named.setdefault(number * 1000 + k, []).append(t)
+                named.setdefault(number * SLOT + k, []).append(t)
         else:
             free.append(traces)
     if named:
@@ -109,7 +115,7 @@ def _slots(story: JobStory) -> dict[int, list[Trace]]:
             named[last].extend(traces)
         return named
     lead = max(free, key=len)
-    slots: dict[int, list[Trace]] = {i: [] for i in range(len(lead))}
+    slots: dict[int, list[Trace]] = {i: [] for i in range(len(lead))}  # fewer than SLOT, so they count from 0
     for traces in free:
         for k, t in enumerate(traces):
             slots[_slot_of(t, k, traces, lead)].append(t)

@@ -11,6 +11,7 @@ import difflib
 import hashlib
 import re
 from collections.abc import Iterable, Iterator
+from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
 from typing import Any
 
 import hyperscan
@@ -42,7 +43,8 @@ def load(files: Iterable[tuple[str, str]]) -> Rulebook:
     digest = hashlib.sha256()
     problems: list[Problem] = []
     parsed: list[tuple[yamlpos.Positioned, Any]] = []
-    for path, text in sorted(files):
+    # Ours first, so that a clash is told of the folder that can be changed.
+    for path, text in sorted(files, key=lambda f: (not f[0].startswith("rules/"), f[0])):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
         source = yamlpos.read(path, text)
         problems += source.problems
@@ -238,6 +240,8 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
                     )
     for r in book.rules:
         out += _rule_vocabulary(book, r)
+    for source, m in parsed:
+        out += list(_doubles(book, source, m))
     units = {"s", "ms", "us", "min", "h"}
     rates = {"tokens/s", "tokens/s/gpu", "samples/s", "samples/s/gpu", "TFLOP/s/gpu", "steps/s", None}
     for f in book.formats:
@@ -264,6 +268,27 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
         if f.priority < 0:
             out.append(Problem(f.path, f.at, 1, "priority is not a number", "0 to 100", f.id))
     return out
+
+
+def _doubles(book: Rulebook, source: yamlpos.Positioned, m: Any) -> Iterator[Problem]:
+    """Classes and table rows are given once, and rows name known classes."""
+    for key, name in (("classes", "id"), ("rows", "value")):
+        seen: set[str] = set()
+        for i, entry in enumerate(getattr(m, key, ())):
+            value = getattr(entry, name)
+            if value in seen:
+                yield source.problem((key, i, name), f"{name} '{value}' is given twice", "keep one of the two", value)
+            seen.add(value)
+            klass = getattr(entry, "class_", None)
+            if klass is not None and klass not in book.class_by_id:
+                yield source.problem(
+                    (key, i, "class"), f"class '{klass}' is not in classes.yaml", "use an id of classes.yaml", value
+                )
+    klass = getattr(getattr(m, "default", None), "class_", None)
+    if klass is not None and klass not in book.class_by_id:
+        yield source.problem(
+            ("default", "class"), f"class '{klass}' is not in classes.yaml", "use an id of classes.yaml"
+        )
 
 
 def _rule_vocabulary(book: Rulebook, r: Rule) -> Iterator[Problem]:
@@ -293,6 +318,9 @@ def _dialects(book: Rulebook) -> Iterator[Problem]:
     for r in book.rules:
         for p in (*r.patterns, *r.unless):
             yield from _hyperscan_fault(r, p)
+            if may_cross(p):
+                mend = "a record holds no line end: drop the flag s, \\n, [:space:] or the range that holds it"
+                yield Problem(r.path, r.at, 1, f"could match across a line end: {p}", mend, r.id)
         for p in r.patterns:
             if TRAILING_QUANTIFIER.search(p) and r.role != "benign" and r.kind != "banner":
                 yield Problem(
@@ -332,6 +360,37 @@ def _dialects(book: Rulebook) -> Iterator[Problem]:
         yield from _rust_fault(t, t.pattern, models.CAPTURES)
     for t in book.paths:
         yield from _rust_fault(t, t.pattern, models.PATH_CAPTURES)
+
+
+def may_cross(pattern: str) -> bool:
+    """Whether a pattern can hold a line end in a way `scan.confine` does not mend."""
+    if re.search(
+        r"\(\?[a-zA-Z]*s[a-zA-Z]*[:)]|\[:(?:space|cntrl|\^\w+):\]|(?<!\\)(?:\\\\)*\\(?:[vHCRN]|c[jJ])", pattern
+    ):
+        return True
+    try:
+        tree = re_parser.parse(re.sub(r"\[:\^?\w+:\]", "a", pattern))
+    except (re.error, OverflowError):
+        return False
+    return _holds_line_end(tree)
+
+
+def _holds_line_end(tree: Any) -> bool:
+    for op, value in tree:
+        name = str(op)
+        if name == "LITERAL" and value == 10:
+            return True
+        if name == "IN" and str(value[0][0]) != "NEGATE":
+            for kind, item in value:
+                if (str(kind) == "LITERAL" and item == 10) or (str(kind) == "RANGE" and item[0] <= 10 <= item[1]):
+                    return True
+        elif name == "SUBPATTERN" and _holds_line_end(value[3]):
+            return True
+        elif name in ("MAX_REPEAT", "MIN_REPEAT") and _holds_line_end(value[2]):
+            return True
+        elif name == "BRANCH" and any(_holds_line_end(b) for b in value[1]):
+            return True
+    return False
 
 
 def _hyperscan_fault(rule: Rule, pattern: str) -> Iterator[Problem]:

@@ -269,11 +269,15 @@ def suggest(book: Rulebook, shapes: Sequence[tuple[str, str]], family: str = "mi
     taken = {r.id for r in book.rules}
     numbers = (f"{family}.todo-{n}" for n in range(1, len(shapes) + len(taken) + 2))
     free = (name for name in numbers if name not in taken)
+    wanted = [[escape_hyperscan(c) for c in constants_of(key)] for key, _ in shapes]
+    every = sorted({c for cs in wanted for c in cs if len(c) >= LITERAL_MIN})
+    # A pattern that fires on another rule's example would keep the whole rulebook from loading.
+    usable = set(every) - {every[i] for i, _ in matches(every, [t for r in book.rules for t in _lines(r)])}
     out: dict[str, dict[str, Any]] = {}
     patterns: list[str] = []
-    for key, text in shapes:
-        pattern = escape_hyperscan(constant_of(key))
-        if len(pattern) < LITERAL_MIN or pattern in patterns:
+    for (key, text), candidates in zip(shapes, wanted, strict=True):
+        pattern = next((c for c in candidates if c in usable), None)
+        if pattern is None or pattern in patterns:
             continue
         patterns.append(pattern)
         out[key] = {
@@ -289,11 +293,11 @@ def suggest(book: Rulebook, shapes: Sequence[tuple[str, str]], family: str = "mi
     return out
 
 
-def constant_of(shape: str) -> str:
-    """The longest part without a placeholder, one that looks bad before one that does not."""
+def constants_of(shape: str) -> list[str]:
+    """The parts without a placeholder, most telling first: long ones that look bad, then the longest."""
     parts = [p.strip() for p in re.split("[#\ufffd]", shape)]
-    best = max(parts, key=lambda p: (len(p) >= 2 * LITERAL_MIN and bool(re.search(LOOKS_BAD, p)), len(p)))
-    return best if len(best) <= PATTERN_CHARS else best[:PATTERN_CHARS].rsplit(" ", 1)[0]
+    parts.sort(key=lambda p: (len(p) < 2 * LITERAL_MIN or not re.search(LOOKS_BAD, p), -len(p)))
+    return [p if len(p) <= PATTERN_CHARS else p[:PATTERN_CHARS].rsplit(" ", 1)[0] for p in parts[:4]]
 
 
 def escape_hyperscan(text: str) -> str:

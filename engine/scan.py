@@ -21,16 +21,16 @@ import numpy.typing as npt
 from defib.engine.blocks import I64, Batch
 from defib.engine.rulebook import Rulebook
 
-FORMAT = 4  # of the compiled databases; part of the cache key
+FORMAT = 5  # of the compiled databases; part of the cache key
 MULTILINE = hs.HS_FLAG_MULTILINE
 ONCE = hs.HS_FLAG_MULTILINE | hs.HS_FLAG_SINGLEMATCH
 
 _IN_CLASS = {
-    "s": r" \t\r\f\v",
+    "s": r" \t\r\f\x0b",
     "D": r"\x00-\x09\x0b-\x2f\x3a-\xff",
     "W": r"\x00-\x09\x0b-\x2f\x3a-\x40\x5b-\x5e\x60\x7b-\xff",
 }
-_OUTSIDE = {"s": r"[ \t\r\f\v]", "D": r"[^0-9\n]", "W": r"[^0-9A-Za-z_\n]"}
+_OUTSIDE = {"s": r"[ \t\r\f\x0b]", "D": r"[^0-9\n]", "W": r"[^0-9A-Za-z_\n]"}
 
 
 def confine(pattern: str) -> str:

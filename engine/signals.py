@@ -80,7 +80,7 @@ class SignalReader:
             column: list[object] = frame[name].to_list()
             for i, f in enumerate(fields):
                 value = f.pop(name, None)
-                if value is not None and value.isdigit() and len(value) < 9:
+                if value is not None and value.isascii() and value.isdigit() and len(value) < 9:
                     column[i] = int(value)
             ranks[name] = column
         node: list[object] = frame["node"].to_list()

@@ -1,8 +1,8 @@
 """What one stream says, folded record by record into traces: one `Trace` per attempt the stream shows.
 
 In: a stream's signals and progress rows in offset order, in any grouping. Out: traces of bounded size, the same
-however the rows were grouped. A trace keeps the first `KEEP` signals of each rule and counts the rest;
-progress is kept as counters (one per format and total).
+however the rows were grouped. Of every rule a trace keeps the first `KEEP` signals, the first `KEEP_LIVE` since progress was last
+made, and a count; progress is kept as counters (one per format and total).
 
 Where an attempt begins inside a stream: at a `restart` mark; at a `start` mark once the attempt before has ended; where a
 framework's own step counter goes back (a mere bar only after an end or a launch was seen); where the scheduler speaks of another job.
@@ -10,81 +10,22 @@ framework's own step counter goes back (a mere bar only after an end or a launch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
+from defib.engine.counters import I64, NONE, Counter, Pace, Point, ProgressRows, first_setback
 from defib.engine.rulebook import Format
-from defib.engine.sketch import Sketch
-from defib.engine.windows import Windows
 from defib.engine.words import LIFECYCLE_MARKS, Signal
 
 KEEP = 32
-COUNTERS_MAX = 64
+KEEP_LIVE = 8
+COUNTERS_MAX = 64  # later ones are not counted
 GLOBAL_PRIORITY = 50  # counters from here up count the run's own steps
 ENDING_MARKS = frozenset((*LIFECYCLE_MARKS, "exit", "completed"))
 BEGINNINGS = frozenset(("start", "restart"))
-NONE = np.iinfo(np.int64).min  # "no value" in integer columns
-
-
-@dataclass(slots=True)
-class Point:
-    """Where progress was last seen."""
-
-    offset: int
-    line: int
-    time_us: int | None
-
-
-@dataclass(slots=True)
-class ProgressRows:
-    """Progress rows of one stream as columns, in offset order. Missing integers are NONE, missing floats NaN."""
-
-    offset: npt.NDArray[np.int64]
-    line: npt.NDArray[np.int64]
-    time_us: npt.NDArray[np.int64]
-    format: list[str]
-    step: npt.NDArray[np.int64]
-    total: npt.NDArray[np.int64]
-    rank: npt.NDArray[np.int64]
-    step_time_s: npt.NDArray[np.float64]
-    throughput: npt.NDArray[np.float64]
-    tflops: npt.NDArray[np.float64]
-    bad_loss: npt.NDArray[np.bool_]  # a loss was printed and is not a finite number
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-
-@dataclass(slots=True)
-class Counter:
-    """One growing number: a format with a given total."""
-
-    format: Format
-    total: int | None
-    first_step: int
-    last_step: int
-    points: int = 0
-    advances: int = 0
-    nan_losses: int = 0
-    interval: int = 1  # steps between the last two advances
-    stamp: tuple[int, int] | None = None  # step and time of the last stamped row
-    last_at: int = 0
-    printed: Sketch = field(default_factory=Sketch)  # seconds per step as printed
-    stamped: Sketch = field(default_factory=Sketch)  # seconds per step between time stamps
-    throughput: Sketch = field(default_factory=Sketch)
-    tflops: Sketch = field(default_factory=Sketch)
-    step_clock_s: float = 0.0
-    windows: Windows = field(default_factory=Windows)
-
-    @property
-    def clock(self) -> str:
-        """event | step | none: which clock this counter's windows and durations are on."""
-        if self.stamp is not None:
-            return "event"
-        return "step" if self.printed.count else "none"
+Key = tuple[str, int | None]
 
 
 @dataclass(slots=True)
@@ -96,21 +37,35 @@ class Trace:
     begin_line: int
     end_offset: int = 0
     end_line: int = 0
-    counters: dict[tuple[str, int | None], Counter] = field(default_factory=dict)
-    kept: list[Signal] = field(default_factory=list)
+    counters: dict[Key, Counter] = field(default_factory=dict)
+    early: list[Signal] = field(default_factory=list)  # the first of every rule
+    live: list[Signal] = field(default_factory=list)  # the first of every rule since progress was last made
     counts: dict[str, int] = field(default_factory=dict)
+    live_counts: dict[str, int] = field(default_factory=dict)
     last_by_rule: dict[str, Signal] = field(default_factory=dict)
     progress: Point | None = None  # last time a training or evaluation counter advanced
     training: Point | None = None  # last time a training counter advanced
     ended: Signal | None = None  # a sign of the end not followed by progress
     pending: Signal | None = None  # a launch announced since the last progress
     trouble_line: int = 0  # last line of anything that is not a locator
-    setbacks: int = 0  # times a step counter went back without a launch
     first_us: int | None = None
     last_us: int | None = None
     spoke: bool = False  # holds any signal or progress
     begun: bool = False  # launched, moved, or failed: more than the noise of a batch script
     lived: bool = False  # moved or failed: more than a launch
+
+    @property
+    def kept(self) -> list[Signal]:
+        """Every signal kept, in order."""
+        if not self.live:
+            return self.early
+        seen = {(s.offset, s.rule) for s in self.early}
+        late = [s for s in self.live if (s.offset, s.rule) not in seen]
+        return sorted([*self.early, *late], key=lambda s: s.offset) if late else self.early
+
+    @property
+    def setbacks(self) -> int:
+        return sum(c.setbacks for c in self.counters.values() if counts_steps(c.format))
 
     def see_time(self, time_us: int | None) -> None:
         if time_us is not None:
@@ -120,15 +75,49 @@ class Trace:
     def keep(self, s: Signal) -> None:
         self.spoke = True
         self.see_time(s.time_us)
-        n = self.counts.get(s.rule, 0)
-        self.counts[s.rule] = n + 1
+        n, live = self.counts.get(s.rule, 0), self.live_counts.get(s.rule, 0)
+        self.counts[s.rule], self.live_counts[s.rule] = n + 1, live + 1
         if n < KEEP:
-            self.kept.append(s)
+            self.early.append(s)
+        if live < KEEP_LIVE:
+            self.live.append(s)
         self.last_by_rule[s.rule] = s
         self.lived |= s.role in ("root", "candidate") or s.mark in LIFECYCLE_MARKS
         self.begun |= self.lived or s.mark in BEGINNINGS
         if s.role != "locator":
             self.trouble_line = s.line
+        if s.mark in ENDING_MARKS:
+            self.ended = self.ended or s
+
+    def moved_on(self, point: Point, kind: str) -> None:
+        """A training or evaluation counter advanced: what came before is background, announcements are used up."""
+        if self.progress is None or point.offset > self.progress.offset:
+            self.progress = point
+        if kind == "train" and (self.training is None or point.offset > self.training.offset):
+            self.training = point
+        if self.ended is not None and self.ended.offset < point.offset:
+            self.ended = None
+        if self.pending is not None and self.pending.offset < point.offset:
+            self.pending = None
+        if self.live and self.live[-1].offset < point.offset:
+            self.live, self.live_counts = [], {}
+
+    def give_up_from(self, offset: int) -> list[Signal]:
+        """Take out the signals from a place on (they belong to the next attempt) and set right what was told from them."""
+        moved = [s for s in self.kept if s.offset >= offset]
+        self.early = [s for s in self.early if s.offset < offset]
+        self.live = [s for s in self.live if s.offset < offset]
+        for s in moved:
+            self.counts[s.rule] -= 1
+            if self.counts[s.rule] <= 0:
+                del self.counts[s.rule]
+        left = self.kept
+        self.last_by_rule = {s.rule: s for s in [*left, *(s for s in self.last_by_rule.values() if s.offset < offset)]}
+        self.trouble_line = max((s.line for s in left if s.role != "locator"), default=0)
+        times = [s.time_us for s in left if s.time_us is not None]
+        times += [c.stamp[1] for c in self.counters.values() if c.stamp is not None]
+        self.last_us = max(times, default=None)
+        return moved
 
 
 class StreamFold:
@@ -137,6 +126,7 @@ class StreamFold:
     def __init__(self, stream: int, formats: dict[str, Format]) -> None:
         self.stream = stream
         self._formats = formats
+        self._heads = {f.of for f in formats.values() if f.of is not None}
         self.frameworks: set[str] = set()
         self.traces = [Trace(stream, 0, 1)]
 
@@ -166,13 +156,11 @@ class StreamFold:
         elif _other_job(t.ended, s):
             t = self._open_after(t.ended, s)
         t.keep(s)
-        if s.mark in ENDING_MARKS:
-            t.ended = t.ended or s
 
     def _open_after(self, ended: Signal | None, s: Signal) -> Trace:
         """A scheduler line about another job: the attempt in between began with the first thing said after the old job's end."""
         later = [k for k in self.now.kept if ended is not None and k.offset > ended.offset]
-        first = min(later, key=lambda k: k.offset) if later else s
+        first = later[0] if later else s
         return self._open(first.offset, first.line)
 
     def _open(self, offset: int, line: int) -> Trace:
@@ -180,13 +168,8 @@ class StreamFold:
         old = self.now
         old.end_offset, old.end_line = offset, line - 1
         new = Trace(self.stream, offset, line)
-        moved = [s for s in old.kept if s.offset >= offset]
-        old.kept = [s for s in old.kept if s.offset < offset]
-        for s in moved:
-            old.counts[s.rule] -= 1
+        for s in old.give_up_from(offset):
             new.keep(s)
-            if s.mark in ENDING_MARKS:
-                new.ended = new.ended or s
         self.traces.append(new)
         return new
 
@@ -197,160 +180,102 @@ class StreamFold:
     def _stretch(self, rows: ProgressRows, start: int, end: int) -> int:
         """Fold rows up to the first one that begins a new attempt; returns where to go on."""
         t = self.now
-        groups = list(self._groups(rows, start, end))
-        row = min(
-            (int(at[i]) for key, at in groups if (i := self._setback(t, key, rows.step[at])) is not None), default=end
-        )
+        groups = self._groups(rows, start, end)
+        backs = (self._setback(t, key, rows, at) for key, at in groups.items())
+        row = min((r for r in backs if r is not None), default=end)
         if start < row < end:
             return self._stretch(rows, start, row)
         if row == start:
             sign = t.pending
             self._open(sign.offset if sign else int(rows.offset[row]), sign.line if sign else int(rows.line[row]))
             return start
-        for key, at in groups:
-            self._count(t, key, rows, at)
+        self._values(t, groups, rows, self._count(t, groups, rows))
         return end
 
-    def _groups(
-        self, rows: ProgressRows, start: int, end: int
-    ) -> Iterator[tuple[tuple[str, int | None], npt.NDArray[np.int64]]]:
-        """Row numbers per counter key, keys in order of first appearance."""
-        groups: dict[tuple[str, int | None], list[int]] = {}
-        total = rows.total[start:end].tolist()
-        for i, (name, n) in enumerate(zip(rows.format[start:end], total, strict=True), start):
-            groups.setdefault((name, None if n == NONE else n), []).append(i)
-        for key, numbers in groups.items():
-            yield key, np.array(numbers, np.int64)
+    def _groups(self, rows: ProgressRows, start: int, end: int) -> dict[Key, I64]:
+        """Row numbers per counter, counters in order of first appearance. Only training counters are told apart by their total."""
+        groups: dict[Key, list[int]] = {}
+        for i, (name, total) in enumerate(
+            zip(rows.format[start:end], rows.total[start:end].tolist(), strict=True), start
+        ):
+            key = (name, None if total == NONE or self._formats[name].kind != "train" else total)
+            groups.setdefault(key, []).append(i)
+        return {key: np.array(numbers, np.int64) for key, numbers in groups.items()}
 
-    def _setback(self, t: Trace, key: tuple[str, int | None], steps: npt.NDArray[np.int64]) -> int | None:
-        """Index of the first step that goes back on a counter of the run's own steps."""
+    def _setback(self, t: Trace, key: Key, rows: ProgressRows, at: I64) -> int | None:
+        """The row with which a run starts over, by a counter of the run's own steps."""
         fmt = self._formats[key[0]]
         if fmt.counts == "epoch" or fmt.kind != "train" or fmt.of is not None:
             return None
-        if fmt.priority < GLOBAL_PRIORITY and t.pending is None and t.ended is None:
+        announced = t.pending is not None or t.ended is not None
+        if fmt.priority < GLOBAL_PRIORITY and not announced:
             return None  # a bar that starts over is the next bar, unless something said that the run did
         known = t.counters.get(key)
-        if known is None and t.ended is not None:
+        if known is None and t.ended is not None and fmt.priority >= GLOBAL_PRIORITY:
             # The same format with another total: a run with another plan, if it begins below where the last one was.
-            peers = [c for (name, _), c in t.counters.items() if name == key[0] and fmt.priority >= GLOBAL_PRIORITY]
-            known = peers[-1] if peers else None
-        if known is None and not len(steps):
-            return None
-        # Where several ranks print the same counter some lag by a line or two; a new run begins further back.
-        slack = 2 * known.interval if known and known.points > known.advances else 0
-        before = np.maximum.accumulate(np.concatenate(([known.last_step if known else NONE], steps[:-1])))
-        floor = np.where(before == NONE, NONE, before - slack)
-        first = known.first_step if known else int(steps[0])
-        back = np.flatnonzero((steps != NONE) & ((steps < floor) | ((steps <= first) & (steps < before))))
-        return int(back[0]) if len(back) else None
+            known = next((c for (name, _), c in reversed(t.counters.items()) if name == key[0]), None)
+        counted = at[rows.step[at] != NONE]
+        pace = known.pace if known is not None else Pace()
+        index = first_setback(pace, rows.step[counted], rows.rank[counted], announced=announced)
+        return int(counted[index]) if index is not None else None
 
-    def _count(self, t: Trace, key: tuple[str, int | None], rows: ProgressRows, at: npt.NDArray[np.int64]) -> None:
-        fmt = self._formats[key[0]]
-        steps = rows.step[at]
-        counter = self._values_of(t, fmt) if fmt.of is not None else t.counters.get(key)
-        if counter is None:
-            with_step = steps[steps != NONE]
-            if not len(with_step):
-                return
-            if len(t.counters) >= COUNTERS_MAX:
-                del t.counters[
-                    min(
-                        t.counters, key=lambda k: (t.counters[k].format.priority, t.counters[k].points, k[0], k[1] or 0)
-                    )
-                ]
-            counter = t.counters[key] = Counter(fmt, key[1], int(with_step[0]), NONE)
+    def _count(self, t: Trace, groups: dict[Key, I64], rows: ProgressRows) -> dict[str, list[tuple[int, Counter]]]:
+        """Fold the rows that carry steps; returns, per format others hang values on, (offset, counter) of its rows in order."""
+        heads: dict[str, list[tuple[int, Counter]]] = {}
+        for fmt_id in self._heads:
+            mine = [c for (name, _), c in t.counters.items() if name == fmt_id]
+            if mine:
+                heads[fmt_id] = [(-1, max(mine, key=lambda c: c.last_at))]
+        for key, rows_of in groups.items():
+            fmt = self._formats[key[0]]
+            at = rows_of[rows.step[rows_of] != NONE]
+            if fmt.of is not None or not len(at) or (key not in t.counters and len(t.counters) >= COUNTERS_MAX):
+                continue
+            counter = t.counters.setdefault(key, Counter(fmt, key[1]))
+            if fmt.kind != "train":
+                total = int(rows.total[at[-1]])
+                counter.total = None if total == NONE else total
+            counter.values(rows, rows_of)
+            forward = counter.advance(rows, at)
+            self._spoke(t, fmt, rows, at)
+            if forward is not None and fmt.kind != "other":
+                time = int(rows.time_us[forward])
+                point = Point(int(rows.offset[forward]), int(rows.line[forward]), None if time == NONE else time)
+                t.moved_on(point, fmt.kind)
+            if fmt.id in self._heads:
+                heads.setdefault(fmt.id, []).extend((int(rows.offset[i]), counter) for i in at)
+        return heads
+
+    def _values(
+        self, t: Trace, groups: dict[Key, I64], rows: ProgressRows, heads: dict[str, list[tuple[int, Counter]]]
+    ) -> None:
+        """Value lines of multi-line blocks belong to the last step printed before them."""
+        for key, at in groups.items():
+            owner = self._formats[key[0]].of
+            if owner is None or not heads.get(owner):
+                continue
+            told = sorted(heads[owner], key=lambda h: h[0])
+            which = np.searchsorted([h[0] for h in told], rows.offset[at], side="right") - 1
+            for k in np.unique(which[which >= 0]):
+                mine = at[which == k]
+                told[k][1].values(rows, mine)
+                told[k][1].printed.add(rows.step_time_s[mine])
+            t.spoke = True
+
+    @staticmethod
+    def _spoke(t: Trace, fmt: Format, rows: ProgressRows, at: I64) -> None:
         t.spoke = True
         t.lived |= fmt.kind != "other"
         t.begun |= t.lived
-        counter.throughput.add(rows.throughput[at])
-        counter.tflops.add(rows.tflops[at])
-        counter.nan_losses += int(np.count_nonzero(rows.bad_loss[at]))
-        if fmt.of is not None:
-            counter.printed.add(rows.step_time_s[at])
-            return
-        self._advance(t, counter, rows, at[steps != NONE])
-
-    @staticmethod
-    def _values_of(t: Trace, fmt: Format) -> Counter | None:
-        mine = [c for (name, _), c in t.counters.items() if name == fmt.of]
-        return max(mine, key=lambda c: c.last_at) if mine else None
-
-    def _advance(self, t: Trace, c: Counter, rows: ProgressRows, at: npt.NDArray[np.int64]) -> None:
-        if not len(at):
-            return
-        steps, times = rows.step[at], rows.time_us[at]
-        before = np.concatenate(([c.last_step], steps[:-1]))
-        moved = steps != before
-        c.points += len(at)
-        c.advances += int(np.count_nonzero(moved))
-        c.printed.add(rows.step_time_s[at][moved])
-        self._stamp(c, steps, times)
-        self._window(c, rows, at, moved, before)
-        back = (steps < before) & (before != NONE)
-        if c.format.counts != "epoch" and c.format.priority >= GLOBAL_PRIORITY:
-            t.setbacks += int(np.count_nonzero(back))
-        forward_by = (steps - before)[moved & ~back & (before != NONE)]
-        if len(forward_by):
-            c.interval = int(forward_by[-1])
-        c.first_step = min(c.first_step, int(steps.min())) if c.format.counts != "epoch" else c.first_step
-        c.last_step = int(steps[-1])
-        c.last_at = int(rows.offset[at[-1]])
-        known = times[times != NONE]
+        known = rows.time_us[at][rows.time_us[at] != NONE]
         if len(known):
             t.see_time(int(known.min()))
             t.see_time(int(known.max()))
-        if c.format.kind == "other":
-            return
-        forward = np.flatnonzero(moved & ~back)
-        if len(forward):
-            self._moved_on(t, rows, int(at[forward[-1]]), c.format.kind)
 
-    @staticmethod
-    def _moved_on(t: Trace, rows: ProgressRows, row: int, kind: str) -> None:
-        time = int(rows.time_us[row])
-        point = Point(int(rows.offset[row]), int(rows.line[row]), None if time == NONE else time)
-        if t.progress is None or point.offset > t.progress.offset:
-            t.progress = point
-        if kind == "train" and (t.training is None or point.offset > t.training.offset):
-            t.training = point
-        if t.ended is not None and t.ended.offset < rows.offset[row]:
-            t.ended = None
-        if t.pending is not None and t.pending.offset < rows.offset[row]:
-            t.pending = None
 
-    @staticmethod
-    def _stamp(c: Counter, steps: npt.NDArray[np.int64], times: npt.NDArray[np.int64]) -> None:
-        """Seconds per step between printed stamps, where a counter moves forward."""
-        stamped = times != NONE
-        if not stamped.any():
-            return
-        last = c.stamp or (NONE, NONE)
-        s = np.concatenate(([last[0]], steps[stamped]))
-        u = np.concatenate(([last[1]], times[stamped]))
-        forward = (s[:-1] != NONE) & (s[1:] > s[:-1]) & (u[1:] > u[:-1])
-        c.stamped.add((u[1:][forward] - u[:-1][forward]) / 1e6 / (s[1:][forward] - s[:-1][forward]))
-        c.stamp = (int(s[-1]), int(u[-1]))
-
-    @staticmethod
-    def _window(
-        c: Counter,
-        rows: ProgressRows,
-        at: npt.NDArray[np.int64],
-        moved: npt.NDArray[np.bool_],
-        before: npt.NDArray[np.int64],
-    ) -> None:
-        """Put the advances on the counter's clock. Rows without a stamp on a stamped counter are left out."""
-        picked = at[moved]
-        steps, step_s, times = rows.step[picked], rows.step_time_s[picked], rows.time_us[picked]
-        if c.stamp is not None:
-            stamped = times != NONE
-            c.windows.add(times[stamped] / 1e6, steps[stamped], step_s[stamped])
-            return
-        known = np.isfinite(step_s)
-        ahead = np.where(before[moved] == NONE, 1, np.maximum(steps - before[moved], 0))[known]
-        clock = np.cumsum(np.concatenate(([c.step_clock_s], step_s[known] * ahead)))
-        c.step_clock_s = float(clock[-1])
-        c.windows.add(clock[1:], steps[known], step_s[known])
+def counts_steps(fmt: Format) -> bool:
+    """Formats whose numbers are the run's own steps."""
+    return fmt.counts != "epoch" and fmt.priority >= GLOBAL_PRIORITY
 
 
 def _other_job(ended: Signal | None, s: Signal) -> bool:

@@ -6,6 +6,8 @@ Prefixes stack (`12: [rank3]: …`), so up to `ROUNDS` of them are peeled off, f
 
 from __future__ import annotations
 
+import re
+
 import polars as pl
 
 from defib.engine.rulebook import Template
@@ -57,8 +59,4 @@ class Who:
 
 def _unnamed(pattern: str) -> str:
     """The pattern without group names, so that several can stand in one alternation."""
-    out, rest = "", pattern
-    while (i := rest.find("(?P<")) >= 0:
-        out += rest[:i] + "(?:"
-        rest = rest[rest.index(">", i) + 1 :]
-    return out + rest
+    return re.sub(r"\(\?P?<[A-Za-z_]\w*>", "(?:", pattern)

@@ -37,7 +37,8 @@ class Cell:
 
     def merge(self, later: Cell) -> None:
         self.points += later.points
-        self.last_step = later.last_step
+        self.first_step = min(self.first_step, later.first_step)
+        self.last_step = max(self.last_step, later.last_step)
         self.gap_s = max(self.gap_s, later.gap_s)
         self.steps.merge(later.steps)
 
@@ -59,7 +60,7 @@ class Windows:
         index = np.floor(at_s / self.width_s).astype(np.int64)
         cuts = np.flatnonzero(np.diff(index)) + 1
         for lo, hi in zip([0, *cuts.tolist()], [*cuts.tolist(), len(index)], strict=True):
-            cell = Cell(hi - lo, int(steps[lo]), int(steps[hi - 1]), float(gaps[lo:hi].max()))
+            cell = Cell(hi - lo, int(steps[lo:hi].min()), int(steps[lo:hi].max()), float(gaps[lo:hi].max()))
             cell.steps.add(step_s[lo:hi])
             self._put(int(index[lo]), cell)
         self._last_s = float(at_s[-1])

@@ -39,9 +39,7 @@ def check_log(args: Any) -> int:
             if batch.size:
                 survey.add(observer, batch, observer.observe(batch))
             if isinstance(item, Closed):
-                documents.append(
-                    document(loaded.book, survey, path, read, cutter.line - 1 + cutter.unterminated, item.note)
-                )
+                documents.append(document(loaded.book, survey, path, read, cutter.lines, item.note))
                 if not args.json:
                     report(documents[-1])
     if args.json:

@@ -5,10 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zstandard
 
 from defib.adapters import rulefiles, wire
+from defib.adapters.archive import Archive
+from defib.engine.ports import Closed, Data, JobClosed, Opened
 
 OOM = "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.62 GiB. GPU 6 has a total capacity of 79.11 GiB of which 1.88 GiB is free.\n"
 
@@ -58,3 +62,56 @@ class Logs:
 @pytest.fixture
 def logs(tmp_path: Path, loaded: rulefiles.LoadedRules) -> Logs:
     return Logs(tmp_path)
+
+
+LINES = b"".join(b"line %06d of a log, %s\n" % (i, b"x" * (i % 61)) for i in range(60_000))  # over one block of 1 MiB
+
+
+class Read:
+    """What came out of an archive: bytes and note by path."""
+
+    def __init__(self, *paths: str | Path | bytes, **options: Any) -> None:
+        self.archive = Archive([os.fsdecode(p) for p in paths], (), **options)
+        self.data: dict[str, bytes] = {}
+        self.notes: dict[str, str | None] = {}
+        self.jobs = 0
+        self.read = 0
+        open_now: dict[int, str] = {}
+        while (items := self.archive.poll()) is not None:
+            for item in items:
+                match item:
+                    case Opened():
+                        assert item.id.path not in self.data, "a file is read once"
+                        open_now[item.stream] = item.id.path
+                        self.data[item.id.path] = b""
+                    case Data():
+                        self.data[open_now[item.stream]] += item.data
+                        self.read += item.read
+                    case Closed():
+                        self.notes[open_now.pop(item.stream)] = item.note
+                    case JobClosed():
+                        self.jobs += 1
+        assert not open_now, "what was opened is closed"
+
+    @property
+    def only(self) -> bytes:
+        (data,) = self.data.values()
+        return data
+
+    @property
+    def note(self) -> str | None:
+        (note,) = self.notes.values()
+        return note
+
+    @property
+    def unread(self) -> dict[str, str]:
+        return {u.path: u.why for u in self.archive.unread}
+
+
+def put(path: Path, data: bytes) -> Path:
+    path.write_bytes(data)
+    return path
+
+
+def zst(data: bytes, **options: Any) -> bytes:
+    return zstandard.ZstdCompressor(**options).compress(data)

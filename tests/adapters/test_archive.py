@@ -2,78 +2,26 @@
 
 from __future__ import annotations
 
-import errno
 import gzip
 import io
+import itertools
 import os
 import random
 import socket
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.adapters.conftest import LINES, Read, put, zst
 
 from defib.adapters import archive as module
 from defib.adapters.archive import Archive, is_binary, shown
-from defib.engine.ports import Closed, Data, JobClosed, Opened
-
-LINES = b"".join(b"line %06d of a log, %s\n" % (i, b"x" * (i % 61)) for i in range(60_000))  # over one block of 1 MiB
-
-
-class Read:
-    """What came out of an archive: bytes and note by path, in order of opening."""
-
-    def __init__(self, *paths: str | Path | bytes, **options: Any) -> None:
-        self.archive = Archive([os.fsdecode(p) for p in paths], (), **options)
-        self.data: dict[str, bytes] = {}
-        self.notes: dict[str, str | None] = {}
-        self.jobs = 0
-        self.read = 0
-        open_now: dict[int, str] = {}
-        while (items := self.archive.poll()) is not None:
-            for item in items:
-                match item:
-                    case Opened():
-                        assert item.id.path not in self.data, "a file is read once"
-                        open_now[item.stream] = item.id.path
-                        self.data[item.id.path] = b""
-                    case Data():
-                        self.data[open_now[item.stream]] += item.data
-                        self.read += item.read
-                    case Closed():
-                        self.notes[open_now.pop(item.stream)] = item.note
-                    case JobClosed():
-                        self.jobs += 1
-        assert not open_now, "what was opened is closed"
-
-    @property
-    def only(self) -> bytes:
-        (data,) = self.data.values()
-        return data
-
-    @property
-    def note(self) -> str | None:
-        (note,) = self.notes.values()
-        return note
-
-    @property
-    def unread(self) -> dict[str, str]:
-        return {u.path: u.why for u in self.archive.unread}
-
-
-def put(path: Path, data: bytes) -> Path:
-    path.write_bytes(data)
-    return path
-
-
-def zst(data: bytes, **options: Any) -> bytes:
-    return zstandard.ZstdCompressor(**options).compress(data)
-
+from defib.engine.ports import Data
 
 # --- what the bytes look like -------------------------------------------------------------------------------------------------
 
@@ -110,11 +58,8 @@ def test_an_empty_file_is_a_log_that_says_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", [1024, 4096, 65_536, 16 << 20])
 def test_blocks_of_any_size_give_the_same_bytes(block: int, tmp_path: Path) -> None:
-    plain, packed, frames = (
-        put(tmp_path / "a.log", LINES),
-        put(tmp_path / "b.log.gz", gzip.compress(LINES, 1)),
-        put(tmp_path / "c.log.zst", zst(LINES)),
-    )
+    plain, frames = put(tmp_path / "a.log", LINES), put(tmp_path / "c.log.zst", zst(LINES))
+    packed = put(tmp_path / "b.log.gz", gzip.compress(LINES, 1))
     read = Read(plain, packed, frames, block_bytes=block)
     assert [len(d) for d in read.data.values()] == [len(LINES)] * 3
     assert all(d == LINES for d in read.data.values())
@@ -128,19 +73,20 @@ def test_binaries_are_told_apart_and_are_no_refusal(tmp_path: Path) -> None:
     tar = io.BytesIO()
     with tarfile.open(fileobj=tar, mode="w:xz") as t:
         t.addfile(tarfile.TarInfo("a"))
-    for name, data in {
+    binaries = {
         "elf": Path("/proc/self/exe").read_bytes()[:20_000],
         "zip": made.getvalue(),
         "tar-xz": tar.getvalue(),
         "random": random.Random(7).randbytes(20_000),
         "pickle": b"\x80\x04\x95" + bytes(range(256)) * 8,
         "sqlite": b"SQLite format 3\0" + bytes(200),
-    }.items():
+    }
+    for name, data in binaries.items():
         put(tmp_path / name, data)
     put(tmp_path / "a.log", b"text\n")
     read = Read(tmp_path)
     assert list(read.data) == [str(tmp_path / "a.log")]
-    assert {os.path.basename(p) for p in read.unread} == {"elf", "zip", "tar-xz", "random", "pickle", "sqlite"}
+    assert {os.path.basename(p) for p in read.unread} == set(binaries)
     assert not any(u.refused for u in read.archive.unread)
     assert all("binary" in u.why for u in read.archive.unread)
 
@@ -160,7 +106,7 @@ def test_text_is_never_taken_for_a_binary(text: str) -> None:
 def test_members_and_frames_are_joined(kind: str, parts: int, tmp_path: Path) -> None:
     pack = gzip.compress if kind == "gz" else zst
     cuts = [len(LINES) * i // parts for i in range(parts + 1)]
-    packed = b"".join(pack(LINES[a:b]) for a, b in zip(cuts, cuts[1:], strict=False))
+    packed = b"".join(pack(LINES[a:b]) for a, b in itertools.pairwise(cuts))
     read = Read(put(tmp_path / f"a.log.{kind}", packed))
     assert read.only == LINES
     assert (read.note, read.unread) == (None, {})
@@ -187,14 +133,7 @@ def decodable(packed: bytes, kind: str) -> bytes:
     """All that a patient reader gets out of a truncated file."""
     if kind == "zst":
         return zstandard.ZstdDecompressor().decompressobj().decompress(packed)
-    out = b""
-    with gzip.GzipFile(fileobj=io.BytesIO(packed)) as f:
-        try:
-            while one := f.read(1):
-                out += one
-        except EOFError:
-            return out
-    raise AssertionError("not truncated")
+    return zlib.decompressobj(wbits=31).decompress(packed)
 
 
 @pytest.mark.parametrize("block", [4096, 1 << 20])
@@ -256,9 +195,7 @@ def test_only_regular_files_are_opened(tmp_path: Path) -> None:
     os.symlink(tmp_path / "nowhere", tmp_path / "dangling.log")
     put(tmp_path / "a.log", b"text\n")
     found = Read(tmp_path)
-    named = Read(
-        tmp_path / "pipe.log", tmp_path / "socket.log", tmp_path / "device.log", "/dev/tty", tmp_path / "a.log"
-    )
+    named = Read(*(tmp_path / f"{n}.log" for n in ("pipe", "socket", "device", "a")), "/dev/tty")
     listening.close()
     assert list(found.data) == list(named.data) == [str(tmp_path / "a.log")]
     assert set(named.unread) >= {str(tmp_path / n) for n in ("pipe.log", "socket.log", "device.log")}
@@ -355,107 +292,3 @@ def test_two_names_that_look_alike_are_two_streams(tmp_path: Path) -> None:
             f.write(name)
     read = Read(tmp_path)  # asserts that no stream id comes twice
     assert len(read.data) == 2
-
-
-# --- what refuses -------------------------------------------------------------------------------------------------------------------
-
-
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    read = Read(tmp_path / "nowhere", put(tmp_path / "a.log", b"text\n"))
-    assert read.only == b"text\n"
-    assert read.unread == {str(tmp_path / "nowhere"): "No such file or directory"}
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read any file; the next test covers the refusal")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    put(tmp_path / "a.log", b"text\n").chmod(0)
-    assert Read(tmp_path).unread == {str(tmp_path / "a.log"): "Permission denied"}
-
-
-@pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOENT])
-def test_a_file_the_system_refuses_to_open(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bad, real = str(put(tmp_path / "a.log", b"text\n")), os.open
-    put(tmp_path / "b.log", b"fine\n")
-
-    def refuse(path: Any, *rest: Any, **more: Any) -> int:
-        if path == bad:
-            raise OSError(code, os.strerror(code), path)
-        return real(path, *rest, **more)
-
-    monkeypatch.setattr(os, "open", refuse)
-    read = Read(tmp_path)
-    assert read.only == b"fine\n"
-    assert read.unread == {bad: os.strerror(code)}
-    assert read.archive.unread[0].refused
-
-
-@pytest.mark.parametrize("good", [0, 1, 2, 3])
-@pytest.mark.parametrize("kind", ["plain", "gz", "zst"])
-def test_a_file_that_fails_while_it_is_read(
-    kind: str, good: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Failing(io.FileIO):
-        left = good
-
-        def fail(self) -> None:
-            self.left -= 1
-            if self.left < 0:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-        def read(self, *a: Any) -> bytes:
-            self.fail()
-            return super().read(*a)
-
-        def readinto(self, *a: Any) -> int:
-            self.fail()
-            return super().readinto(*a)
-
-    data = {"plain": LINES, "gz": gzip.compress(LINES, 0), "zst": zst(random.Random(1).randbytes(300_000))}[kind]
-    bad = put(tmp_path / "a.log", data)
-    real = os.fdopen
-    monkeypatch.setattr(
-        os, "fdopen", lambda fd, *a, **k: Failing(fd) if bad.stat().st_ino == os.fstat(fd).st_ino else real(fd, *a, **k)
-    )
-    put(tmp_path / "b.log", b"fine\n")
-    read = Read(tmp_path, block_bytes=65_536)
-    assert read.data[str(tmp_path / "b.log")] == b"fine\n"
-    assert list(read.unread) == [str(bad)]
-    assert os.strerror(errno.EIO) in read.unread[str(bad)]
-    if good:
-        assert (read.notes[str(bad)] or "").startswith("read to where it broke")
-    if kind == "plain" and good > 1:
-        assert LINES.startswith(read.data[str(bad)])
-        assert len(read.data[str(bad)]) == (good - 1) * 65_536
-
-
-def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "shut").mkdir()
-    put(tmp_path / "a.log", b"text\n")
-    real = os.listdir
-
-    def refuse(path: Any) -> list[str]:
-        if str(path).endswith("shut"):
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        return real(path)
-
-    monkeypatch.setattr(os, "listdir", refuse)
-    read = Read(tmp_path)
-    assert read.only == b"text\n"
-    assert read.unread == {str(tmp_path / "shut"): "Permission denied"}
-
-
-def test_nothing_is_left_open(tmp_path: Path) -> None:
-    for i in range(20):
-        put(tmp_path / f"{i}.log", gzip.compress(b"x\n") if i % 2 else b"x\n")
-    before = len(os.listdir("/proc/self/fd"))
-    Read(tmp_path)
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.binary(max_size=3000), kind=st.sampled_from(["plain", "gz", "zst"]), cut=st.integers(0, 3000))
-def test_any_bytes_end_without_an_error(data: bytes, kind: str, cut: int, tmp_path: Path) -> None:
-    packed = {"plain": data, "gz": gzip.compress(data), "zst": zst(data)}[kind][:cut]
-    read = Read(put(tmp_path / "a.log", packed))
-    for got in read.data.values():
-        assert data.startswith(got) or packed == got or not packed.startswith((module.GZIP, module.ZSTD))

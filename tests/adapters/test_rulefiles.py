@@ -13,9 +13,6 @@ from defib.adapters import rulefiles
 from defib.engine import proof, rulecheck, scan
 from defib.engine.words import RuleError
 
-CLASSES = """classes:
-  - {id: mine, title: Mine, verdict: crashed, fault: user, retry: 'no', exclude: never, budget: user, why: 'Ours alone.'}
-"""
 FAMILY = """family: mine
 about: Rules of a site of its own.
 signatures:
@@ -34,10 +31,12 @@ signatures:
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A rulebook of one family in place of the shipped one, with an empty cache: compiles in a moment."""
     ours = tmp_path / "ours"
-    shutil.copytree(rulefiles.built_in(), ours, ignore=shutil.ignore_patterns("progress", "[!x]*.schema.json"))
-    for path in (ours / "signatures").glob("*.yaml"):
-        if path.name not in ("data.yaml", "numerics.yaml"):
-            path.unlink()
+    (ours / "signatures").mkdir(parents=True)
+    shutil.copy(rulefiles.built_in() / "classes.yaml", ours)
+    for name in ("data", "more"):
+        (ours / "signatures" / f"{name}.yaml").write_text(
+            FAMILY.format(pattern="MINE WENT BOOM").replace("mine", name).replace("MINE", name.upper())
+        )
     monkeypatch.setattr(rulefiles, "BUILT_IN", ours)
     monkeypatch.setenv("DEFIB_CACHE", str(tmp_path / "cache"))
     return ours

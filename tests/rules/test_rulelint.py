@@ -147,6 +147,12 @@ def test_stubs_load_and_prove_themselves():
     assert [r.id for r in loaded.rules] == [f"mine.todo-{n + 1}" for n in range(len(stubs))]
 
 
+def test_stubs_do_not_fire_on_the_examples_of_others():
+    b = book(rule("wide", "a long example of another rule", "a long example of another rule"))
+    shapes = [("a long example # but short", "a long example 7 but short"), ("long example", "long example")]
+    assert [s["pattern"] for s in rulelint.suggest(b, shapes).values()] == ["but short"]
+
+
 def test_stub_ids_go_on_where_a_persons_own_end():
     mine = "family: mine\nabout: a\nsignatures:\n  " + CLEAN.replace("t.clean", "mine.todo-1")
     b = rulecheck.load([("c.yaml", CLASSES), ("m.yaml", mine)])

@@ -62,6 +62,7 @@ def test_a_record_at_the_bound_is_whole_and_one_byte_more_is_head_and_tail(monke
     for size in (1, 3, 100):
         assert places(b"12345678\nx\n", blocks=size) == [(0, 1, b"12345678"), (9, 2, b"x")]
         assert places(b"123456789\nx\n", blocks=size) == [(0, 1, b"1234 [...] 6789"), (10, 2, b"x")]
+        assert places(b"123456789\ry\nz\n", blocks=size) == [(0, 1, b"1234 [...] 6789"), (10, 1, b"y"), (12, 2, b"z")]
         assert places(b"a\n123456789", blocks=size) == [(0, 1, b"a"), (2, 2, b"1234 [...] 6789")]
 
 

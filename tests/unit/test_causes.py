@@ -94,6 +94,9 @@ def test_a_planned_end_followed_by_training_is_void(language: Kit) -> None:
 def test_a_death_before_the_planned_end_undoes_it(language: Kit) -> None:
     assert said(language, *TRAIN, "ROOT", "EXIT", "COMPLETED") == ("crashed", "t.root", 4)
     assert said(language, *TRAIN, "ROOT", "COMPLETED") == ("completed", None, None)
+    assert said(language, *TRAIN, "ROOT", "EXIT", "COMPLETED", "HARD") == ("crashed", "t.root", 4), (
+        "teardown is never stronger"
+    )
 
 
 def test_every_process_ending_well_is_a_planned_end_unless_one_ended_badly(language: Kit) -> None:

@@ -110,6 +110,7 @@ def test_training_speaks_before_evaluation_and_bars(language: Kit) -> None:
         return p.format if p else None
 
     assert speaks("map=1/9", "map=2/9", "map=3/9", "step=1", "step=2") == "t.step"
+    assert speaks("step=1", "step=2", *[f"eval={n}" for n in range(9)]) == "t.step"
     assert speaks("map=1/9", "map=2/9", "eval=1", "eval=2") == "t.eval"
     assert speaks("map=1/9", "map=2/9") == "t.bar"
     assert speaks("x") is None

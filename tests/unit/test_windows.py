@@ -34,6 +34,7 @@ def test_points_fall_into_spans_of_five_minutes() -> None:
 def test_the_gap_before_a_batch_counts() -> None:
     w = add(add(Windows(), (0.0, 1, 1.0)), (250.0, 2, 1.0))
     assert w.rows("a", "s", "f", "step")[0]["longest_gap_s"] == 250.0
+    assert add(w, (260.0, 3, 1.0)).rows("a", "s", "f", "step")[0]["longest_gap_s"] == 250.0
 
 
 def test_a_clock_that_goes_back_makes_no_negative_gap() -> None:
