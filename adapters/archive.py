@@ -25,6 +25,7 @@ from defib.engine.words import JobKey, StreamFacts, StreamId
 
 BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
+ZSTD_FEED = 64
 PACKED_BYTES = 64 * 1024  # of a compressed file read at a time, whatever the block size
 NOT_LOGS = frozenset(
     ".py .pyc .ipynb .json .jsonl .yaml .yml .toml .cfg .ini .sh .md .rst .html .css .js .csv .tsv .parquet .arrow .feather .pt .pth "
@@ -47,6 +48,7 @@ MAGIC = (
     b"\xfd7zXZ",
 )
 GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+ZSTD_SKIP = tuple(bytes([n]) + b"\x2a\x4d\x18" for n in range(0x50, 0x60))  # frames that hold no data
 CONTROL = bytes(set(range(1, 32)) - {8, 9, 10, 11, 12, 13, 27})
 
 
@@ -84,7 +86,7 @@ class Archive:
         seen_files: set[tuple[int, int]] = set()
         seen_folders: set[tuple[int, int]] = set()
         for path in self.paths:
-            for file in self._find(path, True, seen_files, seen_folders):
+            for file in self._find(path, seen_files, seen_folders):
                 self.files.append(file)
         self.files.sort(key=lambda f: f.shown)
         self._items = self._read_all()
@@ -102,33 +104,30 @@ class Archive:
     def close(self) -> None:
         self._items = iter(())
 
-    def _find(
-        self, path: str, named: bool, files: set[tuple[int, int]], folders: set[tuple[int, int]]
-    ) -> Iterator[LogFile]:
-        try:
-            info = os.stat(path)
-        except OSError as e:
-            self.unread.append(Unread(shown(path), _why(e)))
-            return
-        identity = (info.st_dev, info.st_ino)
-        if stat.S_ISDIR(info.st_mode):
-            if identity in folders:
-                return
-            folders.add(identity)
+    def _find(self, path: str, files: set[tuple[int, int]], folders: set[tuple[int, int]]) -> Iterator[LogFile]:
+        """The logs at or below a path; an explicit stack, since trees may be deeper than Python's own."""
+        todo = [(path, True)]
+        while todo:
+            here, named = todo.pop()
             try:
-                names = sorted(os.listdir(path))
+                info = os.stat(here)
+                children = sorted(os.listdir(here)) if stat.S_ISDIR(info.st_mode) else None
             except OSError as e:
-                self.unread.append(Unread(shown(path), _why(e)))
-                return
-            for name in names:
-                if not name.startswith("."):
-                    yield from self._find(os.path.join(path, name), False, files, folders)
-        elif not stat.S_ISREG(info.st_mode):
-            if named:
-                self.unread.append(Unread(shown(path), "not a regular file"))
-        elif identity not in files and (named or os.path.splitext(path)[1].lower() not in NOT_LOGS):
-            files.add(identity)
-            yield LogFile(path, shown(path), info.st_size, named)
+                self.unread.append(Unread(shown(here), _why(e)))
+                continue
+            identity = (info.st_dev, info.st_ino)
+            if children is not None:
+                if identity not in folders:
+                    folders.add(identity)
+                    todo += [
+                        (os.path.join(here, name), False) for name in reversed(children) if not name.startswith(".")
+                    ]
+            elif not stat.S_ISREG(info.st_mode):
+                if named:
+                    self.unread.append(Unread(shown(here), "not a regular file"))
+            elif identity not in files and (named or os.path.splitext(here)[1].lower() not in NOT_LOGS):
+                files.add(identity)
+                yield LogFile(here, shown(here), info.st_size, named)
 
     def _read_all(self) -> Iterator[SourceItem]:
         told = facts([f.shown for f in self.files], self.templates, self.known)
@@ -159,7 +158,7 @@ class Archive:
             except OSError as e:
                 self.unread.append(Unread(file.shown, _why(e)))
                 return
-            packed = head.startswith((GZIP, ZSTD))
+            packed = head.startswith((GZIP, ZSTD, *ZSTD_SKIP))
             if not packed and is_binary(head):
                 self.unread.append(Unread(file.shown, "looks binary, not a log", refused=False))
                 return
@@ -197,7 +196,7 @@ def _blocks(raw: BinaryIO, head: bytes, size: int) -> Iterator[tuple[bytes, int]
     """(bytes, how far the file itself was read for them). A broken archive yields what it holds, then raises."""
     if head.startswith(GZIP):
         parts = _gunzip(raw, size)
-    elif head.startswith(ZSTD):
+    elif head.startswith((ZSTD, *ZSTD_SKIP)):
         parts = _unzstd(raw, size)
     else:
         parts = iter(lambda: raw.read(size), b"")
@@ -229,10 +228,26 @@ def _gunzip(raw: BinaryIO, size: int) -> Iterator[bytes]:
 
 
 def _unzstd(raw: BinaryIO, size: int) -> Iterator[bytes]:
-    """Frames of a zstd file one after another."""
-    reader = zstandard.ZstdDecompressor().stream_reader(raw, read_size=PACKED_BYTES, read_across_frames=True)
-    while block := reader.read(size):
-        yield block
+    """Frames of a zstd file one after another; skippable ones say nothing.
+
+    A few bytes may unpack to very much, so as little is fed at a time as keeps the output small (a zstd block holds at most 128 KiB).
+    """
+    frame = zstandard.ZstdDecompressor().decompressobj()
+    begun, feed = False, ZSTD_FEED
+    while chunk := raw.read(PACKED_BYTES):
+        while chunk:
+            begun = True
+            part, chunk = chunk[:feed], chunk[feed:]
+            data = frame.decompress(part)
+            for at in range(0, len(data), size):
+                yield data[at : at + size]
+            feed = max(ZSTD_FEED, feed // 2) if len(data) > size else min(PACKED_BYTES, feed * 2)
+            if frame.eof:
+                chunk = frame.unused_data + chunk
+                frame = zstandard.ZstdDecompressor().decompressobj()
+                begun = False
+    if begun:
+        raise EOFError("the compressed file ends too early")
 
 
 def _why(e: BaseException) -> str:

@@ -9,6 +9,7 @@ after Ctrl-C and after a kill, and memory does not grow with the log.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 
 from defib.adapters import schema
 from defib.engine.core import Append, JobJudged, StreamRead, StreamSeen
-from defib.engine.incidents import fingerprint
+from defib.engine.incidents import attempt_id, fingerprint
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import AttemptVerdict, JobKey, StoreError, StreamId
 
@@ -166,7 +167,7 @@ class DuckStore:
         with self._transaction():
             for number in numbers:
                 self._write(number)
-            self._replace(job, keys, [a.attempt_id for a in effect.attempts])
+            effect = self._numbered(job, keys, effect)
             self._rows("streams", [self._stream_row(self._reads[n]) for n in numbers])
             self._rows("attempts", [self._attempt_row(job, a) for a in effect.attempts])
             self._rows("attempt_streams", [
@@ -184,17 +185,28 @@ class DuckStore:
             self._keys.pop(number, None)
             self._reads.pop(number, None)
 
-    def _replace(self, job: str, keys: list[str], attempts: list[str]) -> None:
-        """Earlier words about these logs go; attempts of the job told by other logs stay."""
+    def _numbered(self, job: str, keys: list[str], effect: JobJudged) -> JobJudged:
+        """Earlier words about these logs go. Attempts the job's other logs told stay, and an attempt whose number one of them has takes the next."""
         told = self.con.execute(
             "SELECT DISTINCT attempt_id FROM attempts LEFT JOIN attempt_streams USING (attempt_id) "
-            "WHERE job = ? AND (stream_id IS NULL OR stream_id IN (SELECT unnest(?)) OR attempt_id IN (SELECT unnest(?)))",
-            [job, keys, attempts],
-        ).fetchall()
+            "WHERE job = ? AND (stream_id IS NULL OR stream_id IN (SELECT unnest(?)))", [job, keys]
+        ).fetchall()  # fmt: skip
         old = [r[0] for r in told]
         for table in ("attempts", "attempt_streams", "windows", "incidents", "evidence", "nodes"):
             self.con.execute(f"DELETE FROM {table} WHERE attempt_id IN (SELECT unnest(?))", [old])  # noqa: S608 - constant names
         self.con.execute("DELETE FROM streams WHERE stream_id IN (SELECT unnest(?))", [keys])
+        taken = {r[0] for r in self.con.execute("SELECT attempt_index FROM attempts WHERE job = ?", [job]).fetchall()}
+        if not taken & {a.index for a in effect.attempts}:
+            return effect
+        shift = max(taken) + 1 - min(a.index for a in effect.attempts)
+        ids = {a.attempt_id: attempt_id(effect.job, a.index + shift) for a in effect.attempts}
+        attempts = tuple(
+            dataclasses.replace(a, attempt_id=ids[a.attempt_id], index=a.index + shift) for a in effect.attempts
+        )
+        windows = tuple(
+            (n, [{**r, "attempt_id": ids[str(r["attempt_id"])]} for r in rows]) for n, rows in effect.windows
+        )
+        return JobJudged(effect.job, attempts, windows)
 
     def _forget_unfinished(self) -> None:
         """Rows of jobs that were never judged (an interrupt, a kill) go; they are in the logs still."""

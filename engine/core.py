@@ -14,10 +14,10 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
+from defib.engine.counters import NONE, ProgressRows
 from defib.engine.incidents import JobStory, assemble
 from defib.engine.observe import Observation
 from defib.engine.rulebook import Rule, Rulebook
-from defib.engine.counters import NONE, ProgressRows
 from defib.engine.trace import KEEP, KEEP_LIVE, StreamFold
 from defib.engine.words import AttemptVerdict, JobKey, RuleId, Signal, StreamFacts, StreamId, StreamNo
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from defib.engine import causes, stamps
-from defib.engine.rulebook import Rulebook
 from defib.engine.counters import Counter
+from defib.engine.rulebook import Rulebook
 from defib.engine.trace import StreamFold, Trace
 from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
 

@@ -23,6 +23,7 @@ from defib.engine.rulebook import Example, FailureClass, Format, Row, Rule, Rule
 from defib.engine.words import Problem, RuleError
 
 TRAILING_QUANTIFIER = re.compile(r"(?<!\\)(?:[*+]|\{\d+,\d*\})\??\)*$")
+LINE_FEED = 10
 BOUNDED_GAP = re.compile(r"\.\{\d+,\d+\}")
 
 # What Hyperscan says -> what to write instead.
@@ -240,8 +241,9 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
                     )
     for r in book.rules:
         out += _rule_vocabulary(book, r)
+    seen: set[tuple[str, str]] = set()
     for source, m in parsed:
-        out += list(_doubles(book, source, m))
+        out += list(_doubles(book, source, m, seen))
     units = {"s", "ms", "us", "min", "h"}
     rates = {"tokens/s", "tokens/s/gpu", "samples/s", "samples/s/gpu", "TFLOP/s/gpu", "steps/s", None}
     for f in book.formats:
@@ -270,15 +272,15 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
     return out
 
 
-def _doubles(book: Rulebook, source: yamlpos.Positioned, m: Any) -> Iterator[Problem]:
-    """Classes and table rows are given once, and rows name known classes."""
+def _doubles(book: Rulebook, source: yamlpos.Positioned, m: Any, seen: set[tuple[str, str]]) -> Iterator[Problem]:
+    """Classes and table rows are given once over all files, and rows name known classes."""
     for key, name in (("classes", "id"), ("rows", "value")):
-        seen: set[str] = set()
         for i, entry in enumerate(getattr(m, key, ())):
             value = getattr(entry, name)
-            if value in seen:
+            mark = (getattr(m, "table", key), value)
+            if mark in seen:
                 yield source.problem((key, i, name), f"{name} '{value}' is given twice", "keep one of the two", value)
-            seen.add(value)
+            seen.add(mark)
             klass = getattr(entry, "class_", None)
             if klass is not None and klass not in book.class_by_id:
                 yield source.problem(
@@ -376,19 +378,26 @@ def may_cross(pattern: str) -> bool:
 
 
 def _holds_line_end(tree: Any) -> bool:
+    """A literal line feed, or a class or range with one, anywhere in the parse tree."""
     for op, value in tree:
         name = str(op)
-        if name == "LITERAL" and value == 10:
+        inner: list[Any] = []
+        if name == "LITERAL" and value == LINE_FEED:
             return True
         if name == "IN" and str(value[0][0]) != "NEGATE":
             for kind, item in value:
-                if (str(kind) == "LITERAL" and item == 10) or (str(kind) == "RANGE" and item[0] <= 10 <= item[1]):
+                if str(kind) not in ("RANGE", "LITERAL"):
+                    continue
+                low, high = item if str(kind) == "RANGE" else (item, item)
+                if low <= LINE_FEED <= high:
                     return True
-        elif name == "SUBPATTERN" and _holds_line_end(value[3]):
-            return True
-        elif name in ("MAX_REPEAT", "MIN_REPEAT") and _holds_line_end(value[2]):
-            return True
-        elif name == "BRANCH" and any(_holds_line_end(b) for b in value[1]):
+        elif name == "SUBPATTERN":
+            inner = [value[3]]
+        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
+            inner = [value[2]]
+        elif name == "BRANCH":
+            inner = value[1]
+        if any(_holds_line_end(t) for t in inner):
             return True
     return False
 

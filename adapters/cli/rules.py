@@ -234,8 +234,8 @@ def schema(_args: Any) -> int:
 def explain(args: Any) -> int:
     """What the rules make of one line of a log."""
     from defib.adapters.archive import Archive
-    from defib.adapters.show import shown
     from defib.adapters.cli.tables import as_json, write_json
+    from defib.adapters.show import shown
     from defib.engine.explain import explain as explained
 
     path, _, number = args.place.rpartition(":")

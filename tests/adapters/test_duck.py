@@ -168,8 +168,7 @@ def test_a_jobs_other_attempts_are_kept(logs: Logs) -> None:
     assert (1, 30, "cuda-oom") in steps, f"the attempt of the log not read again is gone: {steps}"
 
 
-def test_many_jobs_cross_a_commit(logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(duck, "COMMIT_JOBS", 4)
+def test_many_jobs_keep_apart(logs: Logs) -> None:
     for i in range(11):
         logs.write(f"slurm-{200 + i}.out", logs.text(3, oom_rank=i))
     logs.replay(str(logs.root))

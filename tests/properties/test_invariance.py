@@ -366,7 +366,7 @@ def fold_story(made: Kit, story: list[Said], parts: list[tuple[int, int]]) -> li
 def summary(t: Trace) -> object:
     counters = [
         (
-            key, c.first_step, c.last_step, c.points, c.advances, c.nan_losses, c.interval, c.stamp, c.last_at, c.clock, c.step_clock_s,
+            key, c.first_step, c.last_step, c.points, c.advances, c.nan_losses, c.pace, c.stamp, c.last_at, c.clock, c.step_clock_s,
             c.printed.bins, c.stamped.bins, c.throughput.bins, c.windows.rows("", "", "", ""),
         )
         for key, c in t.counters.items()

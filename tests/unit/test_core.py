@@ -140,11 +140,11 @@ def test_check_sees_broken_invariants(language: Kit) -> None:
     with pytest.raises(AssertionError, match="touch"):
         core.check(state)
     state, t, s = broken()
-    t.kept += [s] * trace.KEEP
+    t.early += [s] * (trace.KEEP + trace.KEEP_LIVE)
     with pytest.raises(AssertionError, match="bounded"):
         core.check(state)
     state, t, s = broken()
-    t.kept.append(s)
+    t.early.append(s)
     with pytest.raises(AssertionError, match="counted"):
         core.check(state)
     state, t, s = broken()

@@ -153,7 +153,7 @@ def test_a_counter_holds_steps_times_and_values(language: Kit) -> None:
     ]
     (t,) = traces(language, *lines)
     (c,) = t.counters.values()
-    assert (c.first_step, c.last_step, c.points, c.advances, c.nan_losses, c.interval) == (5, 8, 4, 3, 1, 2)
+    assert (c.first_step, c.last_step, c.points, c.advances, c.nan_losses, c.pace.interval) == (5, 8, 4, 3, 1, 2)
     assert c.printed.count == 2, "a step printed again gives no second time"
     assert c.throughput.count == 2
     assert c.clock == "step"
@@ -174,9 +174,15 @@ def test_without_stamps_and_times_there_is_no_clock(language: Kit) -> None:
     assert [c.clock for c in t.counters.values()] == ["none"]
 
 
-def test_counters_are_bounded_and_the_least_goes(language: Kit) -> None:
-    (t,) = traces(language, "step=1/5", "step=2/5", *[f"map=1/{n}" for n in range(1, 100)])
+def test_counters_are_bounded_and_the_first_stay(language: Kit) -> None:
+    (t,) = traces(language, *[f"step={n}/{n}" for n in range(1, 100)])
     assert len(t.counters) == trace.COUNTERS_MAX
+    assert ("t.step", 1) in t.counters
+
+
+def test_bars_of_preparation_share_a_counter_whatever_their_total(language: Kit) -> None:
+    (t,) = traces(language, *[f"map=1/{n}" for n in range(1, 100)], "step=1/5")
+    assert len(t.counters) == 2
     assert ("t.step", 5) in t.counters
 
 
