@@ -17,11 +17,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import duckdb
-import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from defib.adapters import schema
+from defib.adapters.show import printable
 from defib.engine.core import Append, JobJudged, StreamRead, StreamSeen
 from defib.engine.incidents import attempt_id, fingerprint
 from defib.engine.rulebook import Rulebook
@@ -44,7 +44,11 @@ def job_name(job: JobKey) -> str:
 
 def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     """Open a history. User SQL must reach neither files nor network, so external access is off. Raises StoreError with a mend."""
-    if read_only and path != ":memory:" and not os.path.exists(path):
+    try:
+        path.encode()
+    except UnicodeEncodeError as e:
+        raise StoreError(f"{printable(path)}: the name of a history must be UTF-8") from e
+    if read_only and not os.path.exists(path):
         raise StoreError(f"{path}: no history here; run 'defib replay LOGS…' first, or name one with --db")
     options: dict[str, Any] = {
         "autoinstall_known_extensions": False,
@@ -346,7 +350,3 @@ def attempt_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any]:
         "streams": [paths[n] for n in a.streams], "framework": a.framework, "verdict": a.verdict, "class": a.klass, "cause": cause,
         "cascades": a.cascades, "progress": progress, "clock": a.clock, "notes": list(a.notes),
     }  # fmt: skip
-
-
-def dumps(value: Any) -> bytes:
-    return orjson.dumps(value)

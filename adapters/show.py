@@ -10,7 +10,7 @@ import os
 import re
 from datetime import UTC, datetime
 
-_UNSAFE = re.compile(
+UNSAFE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]|[\U000e0000-\U000e007f]"
 )
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -18,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def safe(text: str) -> str:
     """The text with every character that could steer a terminal written as an escape."""
-    return _UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
+    return UNSAFE.sub(lambda m: f"\\x{ord(m[0]):02x}" if ord(m[0]) < 256 else f"\\u{ord(m[0]):04x}", text)
 
 
 def cut(text: str, width: int) -> str:
@@ -48,7 +48,9 @@ def csv_cell(value: object) -> str:
     if isinstance(value, str):
         text = safe(value)
         return "'" + text if text.startswith(_FORMULA) else text
-    return cell(value) if isinstance(value, list | datetime) else str(value)
+    if isinstance(value, list | dict | tuple):
+        return csv_cell(cell(list(value) if not isinstance(value, dict) else str(value)))
+    return cell(value) if isinstance(value, datetime) else safe(str(value))
 
 
 def number(value: float) -> str:

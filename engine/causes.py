@@ -11,6 +11,7 @@ when nothing better is there. 6. Nothing is said that no line supports: `unknown
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -187,6 +188,8 @@ def _fatal(case: Case, live: list[Signal], s: Signal, done: Signal | None) -> bo
     trace = case.trace_of(s)
     if len(case.traces) > CHANNELS and trace.progress is None and any(t.progress for t in case.traces):
         return False  # one rank's own log falls silent for many reasons; the run's log is another
+    if s.role == "candidate" and any(x.rule == s.rule and case.progressed_after(x) for x in case.signals()):
+        return False  # the run has survived this kind of line before
     return (done is None or done.mark == "trained") and trace.end_line - trace.trouble_line <= NEAR_END_LINES
 
 
@@ -284,11 +287,15 @@ def _symptom(case: Case, s: Signal, live: list[Signal]) -> Judgement:
     klass = s.klass or "unknown"
     verdict = case.book.class_by_id[klass].verdict
     because = "no line names a cause; this is the first sign printed by those who noticed"
+    # Who prints a symptom waited for the culprit: it is evidence, not a suspect.
+    s = dataclasses.replace(s, rank=None, local_rank=None, node=None)
     return _result(case, verdict, klass, Cause(s, klass, s.domain, "unknown", because), live, s)
 
 
 def _ended(case: Case, s: Signal, live: list[Signal]) -> Judgement:
-    klass = LIFECYCLE_CLASS[s.mark or "cancelled"]
+    if s.mark == "node-failure":  # the cancelling line is printed by survivors; another one may name the lost node
+        s = next((x for x in live if x.klass == "node-lost" and x.role == "root"), s)
+    klass = LIFECYCLE_CLASS.get(s.mark or "cancelled", s.klass or "node-lost")
     verdict = case.book.class_by_id[klass].verdict if klass in case.book.class_by_id else "cancelled"
     return _result(
         case,
@@ -330,12 +337,19 @@ def _result(
     return Judgement(verdict, klass, cause, max(0, cascades), _evidence(case, told, live, anchor), tuple(case.notes))
 
 
+def _as_printed(case: Case, told: Signal) -> Signal:
+    """The kept signal itself, which still says who printed the line."""
+    return next(
+        (s for s in case.signals() if s.stream == told.stream and s.offset == told.offset and s.rule == told.rule), told
+    )
+
+
 def _evidence(case: Case, told: Signal | None, live: list[Signal], anchor: Signal | None) -> tuple[Evidence, ...]:
     """The lines that tell the story: the cause, then the first of every kind in order, with counts."""
     out: list[Evidence] = []
     seen: set[str] = set()
     if told is not None:
-        out.append(Evidence("cause", told, sum(t.counts.get(told.rule, 0) for t in case.traces)))
+        out.append(Evidence("cause", _as_printed(case, told), sum(t.counts.get(told.rule, 0) for t in case.traces)))
         seen.add(told.rule)
     elif anchor is not None:
         out.append(Evidence("end", anchor))

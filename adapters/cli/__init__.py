@@ -31,6 +31,9 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     from defib.engine.words import DefibError, ProblemsError
 
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its escape, not a traceback
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = int(_command(args.run)(args))
         sys.stdout.flush()

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from defib.adapters.cli.tables import rows_out
-from defib.adapters.show import safe
+from defib.adapters.show import printable, safe
 
 # Fixed statements; what a person gives goes in as a parameter.
 MATCH = "(? IS NULL OR job = ? OR job_id = ? OR job_name = ? OR attempt_id = ? OR ends_with(job, '/' || ?))"
@@ -62,10 +62,22 @@ def _listing(args: Any, query: str, schema: str) -> int:
     from defib.adapters.duck import connect
 
     con = connect(args.db, read_only=True)
-    result = con.execute(query, [args.job] * 6)
+    result = ask(con, args.db, query, [args.job] * 6)
     names = [d[0] for d in result.description]
     rows_out(names, result.fetchall(), args, schema, DROP)
     return 0
+
+
+def ask(con: Any, db: str, query: str, values: list[Any]) -> Any:
+    """Run one of our own statements. Raises StoreError where the file is not a history."""
+    import duckdb
+
+    from defib.engine.words import StoreError
+
+    try:
+        return con.execute(query, [v if v is None else printable(v) for v in values])
+    except duckdb.Error as e:
+        raise StoreError(f"{db}: not a defib history ({str(e).splitlines()[0]}); 'defib replay LOGS…' makes one") from e
 
 
 def sql(args: Any) -> int:
@@ -77,7 +89,7 @@ def sql(args: Any) -> int:
     con = connect(args.db, read_only=True)
     if args.query is None and sys.stdin.isatty():
         return _prompt(con, args)
-    query = args.query if args.query is not None else sys.stdin.read()
+    query = printable(args.query) if args.query is not None else sys.stdin.read()
     try:
         return _run(con, query, args)
     except duckdb.Error as e:
@@ -87,7 +99,7 @@ def sql(args: Any) -> int:
 
 def _run(con: Any, query: str, args: Any) -> int:
     result = con.execute(query)
-    if result.description is None:
+    if result is None or result.description is None:
         return 0
     rows_out([d[0] for d in result.description], result.fetchall(), args, "defib/sql/1")
     return 0

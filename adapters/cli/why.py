@@ -6,8 +6,8 @@ import os
 import sys
 from typing import Any
 
-from defib.adapters.cli.query import MATCH
-from defib.adapters.show import cut, duration, number, safe
+from defib.adapters.cli.query import MATCH, ask
+from defib.adapters.show import cut, duration, number, printable, safe
 
 STORIES = f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index"  # noqa: S608 - constant text
 EVIDENCE_SHOWN = 12
@@ -59,7 +59,9 @@ def from_history(what: str, db: str) -> list[dict[str, Any]]:
 
     stories = _stories(db, what)
     if not stories:
-        raise StoreError(f"no job, attempt or file '{safe(what)}' ('defib jobs --db {safe(db)}' lists what is there)")
+        raise StoreError(
+            f"no job, attempt or file '{safe(printable(what))}' ('defib jobs --db {safe(db)}' lists what is there)"
+        )
     return stories
 
 
@@ -67,7 +69,7 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
     from defib.adapters.duck import connect
 
     con = connect(db, read_only=True)
-    attempts = _dicts(con.execute(STORIES, [what] * 6))
+    attempts = _dicts(ask(con, db, STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:
         tries = last[a["job"]]["earlier"] if a["job"] in last else []
