@@ -63,6 +63,8 @@ class Unread:
 
 @dataclass(slots=True)
 class LogFile:
+    """A file to be read: where, how it is shown, its size on disk."""
+
     path: str  # as the system knows it
     shown: str  # absolute, printable
     size: int

@@ -300,6 +300,7 @@ class DuckStore:
 
 
 def incident_id(a: AttemptVerdict) -> str:
+    """Stable key of an attempt's incident."""
     return hashlib.sha256(f"incident|{a.attempt_id}".encode("utf-8", "surrogatepass")).hexdigest()[:12]
 
 

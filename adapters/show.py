@@ -72,6 +72,7 @@ def duration(seconds: float | None) -> str:
 
 
 def size(n: float) -> str:
+    """Bytes in decimal units, as disks are sold."""
     for unit in ("B", "KB", "MB", "GB"):
         if n < 1000:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
@@ -92,4 +93,10 @@ def shown(path: str) -> str:
 
 
 def printable(path: str) -> str:
+    """A path or argument as text: bytes that are not UTF-8 as escapes, backslashes doubled."""
     return os.fsencode(path).replace(b"\\", b"\\\\").decode("utf-8", "backslashreplace")
+
+
+def decodable(text: str) -> str:
+    """An argument as valid text: bytes that are not UTF-8 become replacement characters, nothing else changes."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
+    """What a replay is asked to do. db ":memory:" keeps nothing."""
+
     paths: list[str]
     db: str
     rules: list[Path] = field(default_factory=list)

@@ -35,6 +35,8 @@ HARD = ("gpu", "node", "network", "storage")
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
+    """What `judge` says of an attempt."""
+
     verdict: str
     klass: str | None
     cause: Cause | None

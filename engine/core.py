@@ -24,6 +24,8 @@ from defib.engine.words import AttemptVerdict, JobKey, RuleId, Signal, StreamFac
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
+    """A stream begins; its number is used once."""
+
     stream: int
     id: StreamId
     facts: StreamFacts
@@ -102,6 +104,8 @@ Effect = StreamSeen | Append | StreamRead | JobJudged
 
 @dataclass(slots=True)
 class OpenStream:
+    """A stream of a job that is not judged yet."""
+
     id: StreamId
     facts: StreamFacts
     fold: StreamFold

@@ -72,6 +72,8 @@ class FormatSaid:
 
 @dataclass(frozen=True, slots=True)
 class RecordSaid:
+    """What the rules make of one record."""
+
     offset: int
     text: str
     prefixes: tuple[str, ...]

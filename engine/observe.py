@@ -27,6 +27,8 @@ class Observation:
 
 
 class Observer:
+    """Rules made ready to read batches; one per thread or process."""
+
     def __init__(self, book: Rulebook, databases: tuple[bytes, bytes]) -> None:
         self.book = book
         self.scanner = Scanner(book, databases)

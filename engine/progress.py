@@ -67,6 +67,8 @@ def _literals(tree: Any) -> Iterator[str]:
 
 
 class ProgressReader:
+    """Formats made ready: anchors, required literals, order."""
+
     def __init__(self, book: Rulebook, anchors: tuple[str, ...]) -> None:
         # Formats of their own before generic ones; `order` keeps the book's order in the result.
         self._ordered = sorted(enumerate(book.formats), key=lambda x: (x[1].priority < GENERIC_BELOW, x[0]))

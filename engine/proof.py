@@ -21,6 +21,7 @@ from defib.engine.words import Problem
 
 
 def prove(book: Rulebook, databases: tuple[bytes, bytes]) -> list[Problem]:
+    """Every example that does not hold, in file order; empty for a sound rulebook."""
     out = list(_prove_rules(book, databases))
     for f in book.formats:
         out += _prove_format(f)

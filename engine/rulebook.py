@@ -85,6 +85,8 @@ class Format:
 
 @dataclass(frozen=True, slots=True)
 class FailureClass:
+    """Who is at fault and what is done by default; fields as in rules/classes.yaml."""
+
     id: str
     title: str
     verdict: str
@@ -97,6 +99,8 @@ class FailureClass:
 
 @dataclass(frozen=True, slots=True)
 class Row:
+    """What one value of a table stands for."""
+
     title: str
     role: str
     klass: str | None

@@ -108,6 +108,8 @@ class Strict(BaseModel):
 
 
 class Hit(Strict):
+    """A line that must match, with captures to check and other rules that may fire."""
+
     line: str
     fields: dict[str, str] = Field(default_factory=dict)
     also: list[str] = Field(default_factory=list)
@@ -118,6 +120,8 @@ Misses = Annotated[list[str], Field(min_length=1)]
 
 
 class Signature(Strict):
+    """One entry of `signatures:`."""
+
     id: Id
     title: Text
     pattern: str | None = None
@@ -140,12 +144,16 @@ class Signature(Strict):
 
 
 class SignatureFile(Strict):
+    """A family of signatures."""
+
     family: Id
     about: Text
     signatures: list[Signature]
 
 
 class Format(Strict):
+    """One entry of `formats:`."""
+
     id: Id
     title: Text
     anchor: Strings
@@ -164,6 +172,8 @@ class Format(Strict):
 
 
 class Phase(Strict):
+    """One entry of `phases:`."""
+
     id: Id
     title: Text | None = None
     phase: Literal["startup", "compile", "resume", "evaluation", "checkpoint", "data", "ending"]
@@ -179,6 +189,8 @@ class Phase(Strict):
 
 
 class Banner(Strict):
+    """One entry of `banners:`."""
+
     id: Id
     title: Text | None = None
     pattern: str | None = None
@@ -190,6 +202,8 @@ class Banner(Strict):
 
 
 class ProgressFile(Strict):
+    """One framework."""
+
     framework: Id
     about: Text
     refines: Strings = Field(default_factory=list)
@@ -199,6 +213,8 @@ class ProgressFile(Strict):
 
 
 class FailureClass(Strict):
+    """One entry of `classes:`."""
+
     id: Id
     title: Text
     verdict: Literal["crashed", "stalled", "cancelled", "preempted", "time-limit", "running-at-end"]
@@ -210,10 +226,14 @@ class FailureClass(Strict):
 
 
 class ClassFile(Strict):
+    """classes.yaml."""
+
     classes: list[FailureClass]
 
 
 class Row(Strict):
+    """One row of a table."""
+
     value: str
     title: Text
     role: Role
@@ -224,6 +244,8 @@ class Row(Strict):
 
 
 class Default(Strict):
+    """What a value without a row stands for."""
+
     title: Text
     role: Role
     class_: str | None = Field(default=None, alias="class")
@@ -232,6 +254,8 @@ class Default(Strict):
 
 
 class TableFile(Strict):
+    """What a number means."""
+
     table: Id
     key: str
     about: Text
@@ -240,6 +264,8 @@ class TableFile(Strict):
 
 
 class Template(Strict):
+    """One entry of `prefixes:` or `paths:`."""
+
     id: Id
     title: Text
     pattern: str
@@ -250,11 +276,15 @@ class Template(Strict):
 
 
 class PrefixFile(Strict):
+    """prefixes.yaml."""
+
     about: Text | None = None
     prefixes: list[Template]
 
 
 class PathFile(Strict):
+    """paths.yaml."""
+
     about: Text | None = None
     paths: list[Template]
 

@@ -75,6 +75,7 @@ class Plan:
 
 
 def plan(book: Rulebook) -> Plan:
+    """Which expressions a rulebook compiles to, in an order that does not change."""
     finders: list[tuple[str, str, int]] = []
     vetoes: list[tuple[str, str, int]] = []
     for i, r in enumerate(book.rules):

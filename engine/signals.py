@@ -24,6 +24,8 @@ LONG = ("rank", "local_rank")
 
 
 class SignalReader:
+    """Turns hits into SIGNALS rows."""
+
     def __init__(self, book: Rulebook) -> None:
         self._rules = book.rules
         self._who = Who(book.prefixes)

@@ -16,6 +16,8 @@ _LOW, _HIGH = 1e-9, 1e15
 
 
 class Sketch:
+    """Counts per logarithmic bin; `add`, `merge`, `quantile`."""
+
     __slots__ = ("bins", "count")
 
     def __init__(self) -> None:

@@ -36,6 +36,8 @@ class Unknown:
 
 @dataclass(slots=True)
 class Survey:
+    """Running counts over a log; `add` batch by batch."""
+
     records: int = 0
     rules: dict[str, int] = field(default_factory=dict)
     first_line: dict[str, int] = field(default_factory=dict)

@@ -19,6 +19,8 @@ HEAD_CHARS = 200  # prefixes are short; the rest of a line is never looked at
 
 
 class Who:
+    """Prefix forms made ready; `of` reads a column of text."""
+
     def __init__(self, prefixes: tuple[Template, ...]) -> None:
         self._patterns = [p.pattern for p in prefixes]
         self._any = "|".join(f"(?:{_unnamed(p)})" for p in self._patterns)

@@ -29,6 +29,8 @@ WINDOWS = pa.schema(
 
 @dataclass(slots=True)
 class Cell:
+    """What happened in one window."""
+
     points: int
     first_step: int
     last_step: int

@@ -12,6 +12,7 @@ UNKNOWN_SHOWN = 15
 
 
 def check_log(args: Any) -> int:
+    """`defib check-log`: survey every file; exit 3 if one could not be read."""
     from defib.adapters.archive import Archive
     from defib.adapters.cli.tables import as_json, write_json
     from defib.engine.blocks import Batch, LineCutter
@@ -50,6 +51,7 @@ def check_log(args: Any) -> int:
 
 
 def document(book: Any, s: Any, path: str, read: int, lines: int, note: str | None) -> dict[str, Any]:
+    """A survey as the object `--json` prints."""
     rules = []
     for rule, n in sorted(s.rules.items(), key=lambda x: (-x[1], x[0])):
         r = book.by_id[rule]
@@ -88,6 +90,7 @@ def document(book: Any, s: Any, path: str, read: int, lines: int, note: str | No
 
 
 def report(d: dict[str, Any]) -> None:
+    """A survey for a person."""
     print(
         f"{safe(d['path'])}: {d['lines']:,} lines, {d['records']:,} records, {size(d['bytes'])}"
         + (f" ({safe(d['note'])})" if d["note"] else "")

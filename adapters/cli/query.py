@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from defib.adapters.cli.tables import rows_out
-from defib.adapters.show import printable, safe
+from defib.adapters.show import decodable, printable, safe
 
 # Fixed statements; what a person gives goes in as a parameter.
 MATCH = "(? IS NULL OR job = ? OR job_id = ? OR job_name = ? OR attempt_id = ? OR ends_with(job, '/' || ?))"
@@ -47,14 +47,17 @@ DROP = (
 
 
 def jobs(args: Any) -> int:
+    """`defib jobs`: one row per job."""
     return _listing(args, JOBS, "defib/jobs/1")
 
 
 def attempts(args: Any) -> int:
+    """`defib attempts`: one row per attempt."""
     return _listing(args, ATTEMPTS, "defib/attempts-table/1")
 
 
 def incidents(args: Any) -> int:
+    """`defib incidents`: one row per attempt that did not end well."""
     return _listing(args, INCIDENTS, "defib/incidents/1")
 
 
@@ -89,7 +92,7 @@ def sql(args: Any) -> int:
     con = connect(args.db, read_only=True)
     if args.query is None and sys.stdin.isatty():
         return _prompt(con, args)
-    query = printable(args.query) if args.query is not None else sys.stdin.read()
+    query = decodable(args.query) if args.query is not None else sys.stdin.read()
     try:
         return _run(con, query, args)
     except duckdb.Error as e:

@@ -16,6 +16,7 @@ COLUMNS = ("JOB", "TRY", "VERDICT", "FRAMEWORK", "STEPS", "STEP TIME", "CLASS", 
 
 
 def replay(args: Any) -> int:
+    """`defib replay`: read logs, tell every attempt, keep the history."""
     from defib.adapters.cli.tables import as_json, table, write_json, write_jsonl
     from defib.adapters.duck import attempt_object
     from defib.engine.words import VERDICTS
@@ -23,7 +24,7 @@ def replay(args: Any) -> int:
     wanted = {v for v in args.fail_on.split(",") if v}
     if wanted - set(VERDICTS):
         print(
-            f"defib: --fail-on knows {', '.join(VERDICTS)}; not {', '.join(sorted(wanted - set(VERDICTS)))}",
+            f"defib: --fail-on knows {', '.join(VERDICTS)}; not {safe(', '.join(sorted(wanted - set(VERDICTS))))}",
             file=sys.stderr,
         )
         return 2
@@ -86,6 +87,7 @@ def row(a: AttemptVerdict, paths: dict[int, str]) -> tuple[Any, ...]:
 
 
 def summary(outcome: wire.Outcome, db: str) -> None:
+    """One line of what was read, and every input that was not, on stderr."""
     told = ", ".join(f"{n} {v}" for v, n in sorted(outcome.verdicts.items(), key=lambda x: (-x[1], x[0])))
     kept = "nothing kept" if db == ":memory:" else f"history in {safe(db)}"
     print(

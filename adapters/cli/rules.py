@@ -142,6 +142,7 @@ def rule_object(r: Any) -> dict[str, Any]:
 
 
 def list_rules(args: Any) -> int:
+    """`defib rules list`: every rule and format."""
     from defib.adapters.cli.tables import table, write_json, write_jsonl
 
     book = rulefiles.load(args.rules).book
@@ -163,6 +164,7 @@ def list_rules(args: Any) -> int:
 
 
 def show(args: Any) -> int:
+    """`defib rules show ID`: one rule with its examples and limits."""
     from defib.adapters.cli.tables import write_json
 
     book = rulefiles.load(args.rules).book

@@ -39,7 +39,8 @@ def dumps(value: Any, *, indent: bool = False) -> str:
     import orjson
 
     text = orjson.dumps(as_json(value), option=orjson.OPT_INDENT_2 if indent else None).decode()
-    return UNSAFE.sub(lambda m: "".join(f"\\u{unit:04x}" for unit in _units(m[0])), text)
+    # Line feeds are the layout's own: inside strings they are escaped already.
+    return UNSAFE.sub(lambda m: m[0] if m[0] == "\n" else "".join(f"\\u{unit:04x}" for unit in _units(m[0])), text)
 
 
 def _units(character: str) -> list[int]:
@@ -48,10 +49,12 @@ def _units(character: str) -> list[int]:
 
 
 def write_json(document: Any) -> None:
+    """One document on stdout."""
     print(dumps(document, indent=True))
 
 
 def write_jsonl(rows: list[dict[str, Any]]) -> None:
+    """One object a line on stdout."""
     for row in rows:
         print(dumps(row))
 

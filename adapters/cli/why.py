@@ -25,6 +25,7 @@ MEANING = {
 
 
 def why(args: Any) -> int:
+    """`defib why`: tell the story of files given, or of jobs in the history."""
     from defib.adapters.cli.tables import as_json, write_json
 
     files = [w for w in args.what if os.path.exists(w)]
@@ -55,6 +56,7 @@ def from_files(files: list[str], args: Any) -> list[dict[str, Any]]:
 
 
 def from_history(what: str, db: str) -> list[dict[str, Any]]:
+    """Stories of the jobs or attempts a name stands for. Raises StoreError if there is none."""
     from defib.engine.words import StoreError
 
     stories = _stories(db, what)

@@ -75,20 +75,29 @@ def test_attempts_are_counted(pair: Pair) -> None:
 
 
 def test_verdict(pair: Pair) -> None:
-    assert [a["verdict"] for a in pair[2]] == [t["verdict"] for t in pair[1]]
+    """A run that hangs without a word looks, in its finished log, like one whose log was copied while it ran."""
+    for t, a in both(pair):
+        assert a["verdict"] == ("running-at-end" if t["fault"] == "hang-silent" else t["verdict"])
 
 
 def test_class(pair: Pair) -> None:
     """A slowdown ends well, so nothing classes it yet; every other fault has its class."""
     for t, a in both(pair):
-        if t["class"] != "slow-path":
+        if t["class"] != "slow-path" and t["fault"] != "hang-silent":
             assert a["class"] == t["class"], (a["cause"] or {}).get("rule")
 
 
 def test_steps(pair: Pair) -> None:
+    """The run's own counter speaks: DeepSpeed prints its steps every few, Lightning's bar counts within the epoch."""
     for t, a in both(pair):
         p = a["progress"] or {}
-        assert (p.get("first_step"), p.get("last_step")) == (t["first_step"], t["last_step"]), p.get("format")
+        if t["framework"] == "deepspeed":
+            assert 0 <= p["first_step"] - t["first_step"] < 10, p["format"]
+            assert 0 <= t["last_step"] - p["last_step"] < 10, p["format"]
+        elif t["framework"] == "lightning" and t["last_step"] > (p.get("total_steps") or 0):
+            assert t["last_step"] % p["total_steps"] == p["last_step"], p["format"]
+        else:
+            assert (p.get("first_step"), p.get("last_step")) == (t["first_step"], t["last_step"]), p.get("format")
 
 
 def test_framework(pair: Pair) -> None:
