@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import signal
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +66,31 @@ class Fan:
                     del self.paths[n]
 
 
+class Interrupt:
+    """Ctrl-C that waits for a safe place: raised inside a library call it could come out as that library's own error.
+
+    The first one is noted and acted on between two blocks; a second one strikes at once.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: Any = None
+
+    def __enter__(self) -> Interrupt:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGINT, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGINT, self._before)
+
+    def _note(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
 def replay(
     options: ReplayOptions,
     tell: Callable[[AttemptVerdict, dict[int, str]], None],
@@ -80,6 +107,7 @@ def replay(
     from defib.engine.observe import Observer
     from defib.engine.words import StoreError
 
+    interrupt = Interrupt()
     loaded = rulefiles.load(options.rules)
     source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
     source.open()
@@ -93,6 +121,8 @@ def replay(
         tell(a, paths)
 
     def read(_stream: int, n: int) -> None:
+        if interrupt.asked:
+            raise KeyboardInterrupt
         outcome.bytes_read += n
         if progress is not None:
             progress(outcome.bytes_read, source.total_bytes)
@@ -106,7 +136,8 @@ def replay(
         options.verify,
     )
     try:
-        drive.run(source)
+        with interrupt:
+            drive.run(source)
     except KeyboardInterrupt:
         outcome.interrupted = True
         source.close()

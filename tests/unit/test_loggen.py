@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -163,7 +163,7 @@ def test_start_time_is_an_argument(tmp_path: Path) -> None:
     main([str(tmp_path), "--jobs", "1", "--start", "2031-05-06T07:08:09"])
     (log,) = tmp_path.glob("*.out")
     assert "[2031-05-06 07:1" in log.read_text()
-    assert datetime.fromtimestamp(log.stat().st_mtime).year == 2031
+    assert datetime.fromtimestamp(log.stat().st_mtime, UTC).year == 2031
 
 
 def test_classes_are_those_of_the_rules() -> None:
