@@ -138,6 +138,8 @@ def replay(
     try:
         with interrupt:
             drive.run(source)
+            if store is not None:
+                store.flush()
     except KeyboardInterrupt:
         outcome.interrupted = True
         source.close()

@@ -18,7 +18,7 @@ COLUMNS = ("JOB", "TRY", "VERDICT", "FRAMEWORK", "STEPS", "STEP TIME", "CLASS", 
 def replay(args: Any) -> int:
     """`defib replay`: read logs, tell every attempt, keep the history."""
     from defib.adapters.cli.tables import as_json, table, write_json, write_jsonl
-    from defib.adapters.duck import attempt_object
+    from defib.adapters.rows import attempt_object
     from defib.engine.words import VERDICTS
 
     wanted = {v for v in args.fail_on.split(",") if v}

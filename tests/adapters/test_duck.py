@@ -12,7 +12,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from defib.adapters import duck, schema, wire
+from defib.adapters import duck, rows, schema, wire
 from defib.adapters.duck import connect
 from defib.engine.words import StoreError
 
@@ -254,7 +254,7 @@ def test_an_interrupt_in_the_middle_of_writing_a_job(at: int, logs: Logs, monkey
 
 def interrupt_at(patch: pytest.MonkeyPatch, at: int) -> None:
     """The at-th statement the store sends while it writes a job is never reached."""
-    real, count = duck.DuckStore._job, 0
+    real, count = duck.DuckStore._write_judged, 0
 
     class Counting:
         def __init__(self, con: Any) -> None:
@@ -270,24 +270,24 @@ def interrupt_at(patch: pytest.MonkeyPatch, at: int) -> None:
                 raise KeyboardInterrupt
             return self._con.execute(*a)
 
-    def job(self: duck.DuckStore, effect: Any) -> None:
+    def write(self: duck.DuckStore) -> None:
         con = self.con
         self.con = Counting(con)  # type: ignore[assignment]
         try:
-            real(self, effect)
+            real(self)
         finally:
             self.con = con
 
-    patch.setattr(duck.DuckStore, "_job", job)
+    patch.setattr(duck.DuckStore, "_write_judged", write)
 
 
 def test_an_error_of_the_store_is_told_as_itself(logs: Logs, three: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """When a statement fails, the message is that failure, not one of the clearing up after it."""
 
-    def fails(self: duck.DuckStore, effect: Any) -> None:
+    def fails(self: duck.DuckStore) -> None:
         self.con.execute("SELECT error('the disk is full')")
 
-    monkeypatch.setattr(duck.DuckStore, "_job", fails)
+    monkeypatch.setattr(duck.DuckStore, "_write_judged", fails)
     with pytest.raises((StoreError, duckdb.Error), match="the disk is full"):
         logs.replay(*three)
 
@@ -423,5 +423,5 @@ def test_names_that_look_alike_do_not_break_the_history(logs: Logs) -> None:
 
 
 def test_times_out_of_range_are_unknown() -> None:
-    assert duck.moment(None) is duck.moment(-1) is duck.moment(1 << 62) is None
-    assert str(duck.moment(1_764_536_400_123_457)) == "2025-11-30 21:00:00.123457"
+    assert rows.moment(None) is rows.moment(-1) is rows.moment(1 << 62) is None
+    assert str(rows.moment(1_764_536_400_123_457)) == "2025-11-30 21:00:00.123457"

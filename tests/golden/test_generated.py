@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from defib.adapters import wire
-from defib.adapters.duck import attempt_object
+from defib.adapters.rows import attempt_object
 from loggen.presets import cases
 from loggen.render import write
 
