@@ -215,9 +215,9 @@ def report(result: dict[str, Any]) -> None:
         precision = f"{tp}/{tp + fp}" if tp + fp else "-"
         recall = f"{tp}/{tp + fn}" if tp + fn else "-"
         print(f"{name:<22}{precision:>10}{recall:>8}")
-    print(
-        f"\nfalse alarms on healthy files: {result['false_alarms']} in {result['healthy_files']} files, {result['healthy_bytes'] / 1e6:.1f} MB"
-    )
+    alarms, files, size = result["false_alarms"], result["healthy_files"], result["healthy_bytes"] / 1e9
+    per = f" ({alarms / files:.3f} a file, {alarms / size:.1f} a GB)" if files and size else ""
+    print(f"\nfalse alarms on healthy files: {alarms} in {files} files, {size * 1000:.1f} MB{per}")
     for name, s in result["scores"].items():
         for miss in s["misses"]:
             print(f"  miss [{name}] {miss}")
