@@ -17,7 +17,7 @@ from typing import BinaryIO, cast
 
 import zstandard
 
-from defib.adapters.show import shown
+from defib.adapters.show import printable, shown
 from defib.engine.identity import Known, facts
 from defib.engine.ports import Closed, Data, JobClosed, Opened, SourceItem
 from defib.engine.rulebook import Template
@@ -115,7 +115,7 @@ class Archive:
                 info = os.stat(here)
                 children = sorted(os.listdir(here)) if stat.S_ISDIR(info.st_mode) else None
             except OSError as e:
-                self.unread.append(Unread(shown(here), _why(e)))
+                self.unread.append(Unread(printable(os.path.abspath(here)), _why(e)))
                 continue
             identity = (info.st_dev, info.st_ino)
             if children is not None:
@@ -126,7 +126,7 @@ class Archive:
                     ]
             elif not stat.S_ISREG(info.st_mode):
                 if named:
-                    self.unread.append(Unread(shown(here), "not a regular file"))
+                    self.unread.append(Unread(printable(os.path.abspath(here)), "not a regular file"))
             elif identity not in files and (named or os.path.splitext(here)[1].lower() not in NOT_LOGS):
                 files.add(identity)
                 yield LogFile(here, shown(here), info.st_size, named)

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from defib.engine.core import StreamRead
+from defib.engine.identity import PACKED
 from defib.engine.incidents import fingerprint
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import AttemptVerdict, JobKey, StreamId
@@ -16,8 +17,10 @@ HEALTHY = ("completed", "running-at-end", "unknown")
 
 
 def stream_key(stream: StreamId) -> str:
-    """Stable text key of a stream."""
-    return hashlib.sha256(f"{stream.path}\0{stream.generation}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    """Stable text key of a stream. A log that was packed since is still the same log."""
+    return hashlib.sha256(
+        f"{PACKED.sub('', stream.path)}\0{stream.generation}".encode("utf-8", "surrogatepass")
+    ).hexdigest()[:16]
 
 
 def job_name(job: JobKey) -> str:

@@ -46,19 +46,28 @@ def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
     problems: list[Problem] = []
     for folder in folders:
         paths = [folder] if folder.is_file() else sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml"))
-        if not paths:
+        if not folder.exists():
+            problems.append(Problem(printable(str(folder)), 1, 1, "no such file or folder", "check the path"))
+        elif not paths:
             problems.append(
                 Problem(printable(str(folder)), 1, 1, "no rule files here", "give a folder that holds .yaml files")
             )
         for p in paths:
             shown = f"rules/{p.relative_to(folder)}" if folder == built_in() else printable(str(p))
             try:
-                files.append((shown, p.read_text(encoding="utf-8")))
+                files.append((shown, _text(p)))
             except (OSError, UnicodeDecodeError) as e:
                 problems.append(Problem(shown, 1, 1, f"cannot be read: {e}", "rule files are UTF-8 text"))
     if problems:
         raise RuleError(problems)
     return files
+
+
+def _text(path: Path) -> str:
+    """A rule file's text. Raises OSError for what is no file: opening a named pipe would wait for ever."""
+    if path.exists() and not path.is_file():
+        raise OSError("not a regular file")
+    return path.read_text(encoding="utf-8")
 
 
 def load(extra: list[Path] | None = None, *, use_cache: bool = True) -> LoadedRules:

@@ -88,8 +88,8 @@ def when(us: int | None) -> str:
 
 
 def shown(path: str) -> str:
-    """An absolute path as text: bytes that are not UTF-8 are written as escapes (and backslashes doubled, so no two paths look alike)."""
-    return printable(os.path.abspath(path))
+    """An absolute path without links as text; bytes that are not UTF-8 as escapes, backslashes doubled, so no two paths look alike."""
+    return printable(os.path.realpath(path))
 
 
 def printable(path: str) -> str:

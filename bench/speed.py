@@ -72,7 +72,9 @@ def megatron(rng: random.Random, size: int) -> Iterator[bytes]:
     with tempfile.TemporaryDirectory() as folder:
         loggen.bulk(Path(folder), size, rng.randrange(1 << 30), start=datetime.fromisoformat("2026-11-30T21:00:00"))
         for path in sorted(Path(folder).glob("*.out")):
-            yield path.read_bytes()
+            with path.open("rb") as f:
+                while part := f.read(1 << 20):
+                    yield part
 
 
 def chatter(rng: random.Random, size: int) -> Iterator[bytes]:

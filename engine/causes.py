@@ -23,6 +23,7 @@ SKEW_US = 2_000_000  # clocks of nodes within this are taken as equal
 BAND_LINES = 40  # interleaved writers: order within so many lines means nothing
 NEAR_END_LINES = 120  # a log that stops so soon after trouble stopped because of it
 EVIDENCE_MAX = 40
+LAST_WORDS_LINES = 3
 CHANNELS = 2  # a job with more streams than .out and .err has one per rank or node
 CLAIMS = ("root", "candidate")
 LIFECYCLE_RANK = ("node-failure", "preempted", "time-limit", "requeued", "cancelled")
@@ -51,6 +52,7 @@ class Case:
 
     traces: Sequence[Trace]
     book: Rulebook
+    errors: frozenset[int] = frozenset()  # streams that are an error channel by their paths
     notes: list[str] = field(default_factory=list)
 
     def trace_of(self, s: Signal) -> Trace:
@@ -67,8 +69,10 @@ class Case:
             if t.progress is None:
                 continue
             if t.stream == s.stream:
-                if t.progress.offset > s.offset:
+                if t.survived(s):
                     return True
+            elif s.role == "lifecycle":
+                continue  # the scheduler's clock may be another zone's, and its word does not depend on another log's
             elif (
                 s.order_us is not None and t.progress.time_us is not None and t.progress.time_us > s.order_us + SKEW_US
             ):
@@ -88,23 +92,27 @@ class Case:
         return [s for t in self.traces for s in t.last_by_rule.values() if s.mark in wanted]
 
 
-def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
-    """The verdict on one attempt. Deterministic; depends on the traces only."""
-    case = Case(traces, book)
+def judge(traces: Sequence[Trace], book: Rulebook, errors: frozenset[int] = frozenset()) -> Judgement:
+    """The verdict on one attempt. Deterministic; depends on the traces only. errors: streams that hold standard error alone."""
+    case = Case(traces, book, errors)
     live = [s for s in case.signals() if not case.progressed_after(s)]
-    background = len(case.signals()) - len(live)
-    if any(s.role in CLAIMS for s in case.signals()) and any(
-        s.role in CLAIMS and case.progressed_after(s) for s in case.signals()
-    ):
-        n = sum(s.role in CLAIMS and case.progressed_after(s) for s in case.signals())
-        case.notes.append(f"{n} earlier error line{'s were' if n > 1 else ' was'} followed by progress: background")
-    del background
+    demoted = [s for s in case.signals() if s.role in CLAIMS and case.progressed_after(s)]
+    if demoted:
+        shown = ", ".join(dict.fromkeys(f"{s.rule} at line {s.line}" for s in demoted[-3:]))
+        n = len(demoted)
+        case.notes.append(f"{n} error line{'s' if n > 1 else ''} followed by progress, taken as background: {shown}")
     end = _lifecycle(case, live)
     done = _completed(case)
-    claims = [s for s in live if s.role in CLAIMS and not _teardown_noise(case, s, done)]
+    claims = [s for s in live if s.role in CLAIMS and not _teardown_noise(case, s, done) and not _ignored(case, s)]
     if end is not None:
-        claims = [s for s in claims if case.precedes(s, end) is not False and _died_before(case, live, s, end)]
-    fatal = [s for s in claims if _fatal(case, live, s, done)]
+        claims = [
+            s
+            for s in claims
+            if case.precedes(s, end) is not False and (_stands_alone(s) or _died_before(case, live, s, end))
+        ]
+        fatal = claims  # the act itself shows that the run did not get over them
+    else:
+        fatal = [s for s in claims if _fatal(case, live, s, done)]
     if done is not None and not _undone(case, live, fatal, done):
         return _result(case, "completed", None, None, live, done)
     first = _first(case, fatal)
@@ -119,6 +127,9 @@ def judge(traces: Sequence[Trace], book: Rulebook) -> Judgement:
     if symptom is not None:
         return _symptom(case, symptom, live)
     exits = [s for s in live if s.mark == "exit"]
+    late = [s for s in demoted if _stands_alone(s) and not _ignored(case, s)]
+    if exits and late:
+        return _buffered(case, late[-1], live)
     if exits:
         return _exited(case, _earliest(case, exits), live)
     progressing = any(t.progress for t in case.traces)
@@ -157,6 +168,27 @@ def _completed(case: Case) -> Signal | None:
     return None
 
 
+def _stands_alone(s: Signal) -> bool:
+    """An error that needs no bad exit beside it to be believed."""
+    return s.role == "root" and not s.generic
+
+
+def _ignored(case: Case, s: Signal) -> bool:
+    """The interpreter caught this one on its way out: a line saying so stands before it, in the same traceback."""
+    if s.role != "candidate":
+        return False
+    near = [
+        x
+        for x in case.signals()
+        if x.stream == s.stream and 0 <= s.line - x.line <= BAND_LINES and x.offset <= s.offset
+    ]
+    marks = [x for x in near if x.mark == "ignored"]
+    if not marks:
+        return False
+    since = marks[-1].offset
+    return sum(x.role == "wrapper" and x.offset > since for x in near) <= 1
+
+
 def _teardown_noise(case: Case, s: Signal, done: Signal | None) -> bool:
     """After the program's planned end nothing counts; after the loop's end a failing save or evaluation still does."""
     return done is not None and done.mark != "trained" and case.precedes(s, done) is False
@@ -189,7 +221,10 @@ def _fatal(case: Case, live: list[Signal], s: Signal, done: Signal | None) -> bo
             return True
     trace = case.trace_of(s)
     if len(case.traces) > CHANNELS and trace.progress is None and any(t.progress for t in case.traces):
-        return False  # one rank's own log falls silent for many reasons; the run's log is another
+        # One rank's own log falls silent for many reasons: only an error that stands alone, or the last words on an error channel, count.
+        last_words = s.stream in case.errors and trace.end_line - s.line <= LAST_WORDS_LINES
+        if not (_stands_alone(s) or last_words):
+            return False
     if s.role == "candidate" and any(x.rule == s.rule and case.progressed_after(x) for x in case.signals()):
         return False  # the run has survived this kind of line before
     return (done is None or done.mark == "trained") and trace.end_line - trace.trouble_line <= NEAR_END_LINES
@@ -307,6 +342,15 @@ def _ended(case: Case, s: Signal, live: list[Signal]) -> Judgement:
         live,
         s,
     )
+
+
+def _buffered(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+    """A bad end without a better cause: the error may stand before the last steps only because those waited in a buffer."""
+    klass = s.klass or "unknown"
+    because = (
+        "the run ended badly and nothing later explains it; the steps after this line may have been printed before it"
+    )
+    return _result(case, "crashed", klass, Cause(s, klass, _domain(case, s, klass), "possible", because), live, s)
 
 
 def _exited(case: Case, s: Signal, live: list[Signal]) -> Judgement:

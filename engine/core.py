@@ -219,8 +219,10 @@ def signal(book: Rulebook, row: dict[str, object]) -> Signal:
 
 
 def _mark(rule: Rule) -> str | None:
-    """A line that begins a start-up phase announces a launch."""
-    return "start" if rule.phase == "startup" and rule.edge == "begin" else rule.mark
+    """A line that begins a start-up, or takes a checkpoint up again, announces a launch."""
+    if (rule.phase == "startup" and rule.edge == "begin") or (rule.phase == "resume" and rule.edge != "end"):
+        return "start"
+    return rule.mark
 
 
 def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:

@@ -100,6 +100,7 @@ class Counter:
     first_step: int = NONE
     last_step: int = NONE
     points: int = 0
+    forward: int = 0  # rows that took the step forward
     nan_losses: int = 0
     setbacks: int = 0  # times the step went back without a new run
     stamp: tuple[int, int] | None = None  # step and time of the last stamped row
@@ -149,6 +150,7 @@ class Counter:
         self.last_step = int(steps[-1])
         self.last_at = int(rows.offset[at[-1]])
         forward = np.flatnonzero(moved & ~back)
+        self.forward += len(forward)
         return int(at[forward[-1]]) if len(forward) else None
 
     def _stamp(self, steps: I64, times: I64) -> None:

@@ -35,9 +35,10 @@ def assemble(
     story: JobStory, book: Rulebook
 ) -> tuple[tuple[AttemptVerdict, ...], tuple[tuple[int, list[dict[str, object]]], ...]]:
     """The job's attempts in order, and (stream, window rows) of their main counters."""
-    for _, _, fold, _ in story.streams:
+    reference = _reference(story)
+    for _, facts, fold, _ in story.streams:
         for t in fold.traces:
-            _date(t, _reference(story))
+            _settle(t, reference, facts)
     slots = _slots(story)
     attempts: list[AttemptVerdict] = []
     windows: list[tuple[int, list[dict[str, object]]]] = []
@@ -61,20 +62,24 @@ def _reference(story: JobStory) -> int | None:
     return min(known, default=None)
 
 
-def _date(t: Trace, reference: int | None) -> None:
-    """Give every kept signal its place in time: its own stamp, or one without a year set beside the job's full stamps."""
+def _settle(t: Trace, reference: int | None, facts: StreamFacts) -> None:
+    """Give every kept signal its place in time (its own stamp, or one without a year set beside the job's full stamps) and, where the line
+    does not say who printed it, the rank and node its log's path tells."""
 
-    def dated(s: Signal) -> Signal:
-        if s.time_us is not None or s.year_us is None:
-            return dataclasses.replace(s, order_us=s.time_us)
-        if reference is None:
-            return dataclasses.replace(s, order_us=s.year_us)
-        full = with_year(s.year_us, reference)
-        return dataclasses.replace(s, time_us=full, order_us=full)
+    def settled(s: Signal) -> Signal:
+        time, order = s.time_us, s.time_us
+        if time is None and s.year_us is not None:
+            time = None if reference is None else with_year(s.year_us, reference)
+            order = s.year_us if time is None else time
+        rank = facts.rank if s.rank is None and s.role != "lifecycle" else s.rank
+        local = facts.local_rank if s.local_rank is None and s.role != "lifecycle" else s.local_rank
+        return dataclasses.replace(
+            s, time_us=time, order_us=order, rank=rank, local_rank=local, node=s.node or facts.node
+        )
 
-    t.early = [dated(s) for s in t.early]
-    t.live = [dated(s) for s in t.live]
-    t.last_by_rule = {rule: dated(s) for rule, s in t.last_by_rule.items()}
+    t.early = [settled(s) for s in t.early]
+    t.live = [settled(s) for s in t.live]
+    t.last_by_rule = {rule: settled(s) for rule, s in t.last_by_rule.items()}
     for s in t.kept:
         t.see_time(s.time_us)
 
@@ -199,7 +204,8 @@ def _refined(framework: str, book: Rulebook) -> set[str]:
 
 
 def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook) -> AttemptVerdict:
-    judged = causes.judge(traces, book)
+    errors = frozenset(n for n, facts, _, _ in story.streams if facts.channel == "err")
+    judged = causes.judge(traces, book, errors)
     streams = tuple(StreamNo(t.stream) for t in traces)
     mine = {n: (facts, fold, tail) for n, facts, fold, tail in story.streams if n in streams}
     banners: set[str] = set().union(*(fold.frameworks for _, fold, _ in mine.values()))

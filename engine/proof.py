@@ -60,6 +60,7 @@ def _prove_rules(book: Rulebook, databases: tuple[bytes, bytes]) -> Iterator[Pro
     muted: dict[int, set[int]] = {}
     for rule, record in zip(veto_rule[benign], veto_record[benign], strict=True):
         muted.setdefault(int(record), set()).add(int(rule))
+    mutes: dict[int, list[str]] = {}  # a user's benign rule -> our rules whose examples it mutes
     for n, (r, e, want) in enumerate(cases):
         index = number[r.id]
         if r.status == "retired":
@@ -70,7 +71,27 @@ def _prove_rules(book: Rulebook, databases: tuple[bytes, bytes]) -> Iterator[Pro
             is_hit = index in scanner.banners_in(one_line(e.line) + b"\n")
         else:
             is_hit = index in fired[n]
+        foreign = {i for i in muted.get(n, set()) if not book.rules[i].path.startswith("rules/")}
+        if want and r.path.startswith("rules/") and r.role != "benign" and foreign and not is_hit:
+            for i in foreign:
+                mutes.setdefault(i, []).append(r.id)
+            continue
         yield from _judge(book, r, e, want, is_hit, fired[n], got.get((n, r.id), {}), muted.get(n, set()))
+    for i, ids in sorted(mutes.items()):
+        yield _too_broad(book.rules[i], ids)
+
+
+def _too_broad(rule: Rule, ids: list[str]) -> Problem:
+    """A benign rule of a user's own that would silence ours."""
+    named = ", ".join(list(dict.fromkeys(ids))[:3])
+    return Problem(
+        rule.path,
+        rule.at,
+        1,
+        f"mutes {len(ids)} examples of shipped rules ({named}, …)",
+        "make the pattern narrower",
+        rule.id,
+    )
 
 
 def _judge(

@@ -96,7 +96,7 @@ Strings = Annotated[list[Annotated[str, StringConstraints(min_length=1)]], Befor
 Role = Literal["root", "candidate", "cascade", "confirm", "locator", "lifecycle", "wrapper", "benign"]
 Domain = Literal["user", "framework", "data", "gpu", "node", "network", "storage", "scheduler", "unknown"]
 Mark = Literal[
-    "start", "restart", "trained", "completed", "ok-exit", "exit", "teardown",
+    "start", "restart", "trained", "completed", "ok-exit", "exit", "teardown", "ignored",
     "cancelled", "preempted", "time-limit", "requeued", "node-failure",
 ]  # fmt: skip
 

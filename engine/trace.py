@@ -21,6 +21,7 @@ from defib.engine.words import LIFECYCLE_MARKS, Signal
 
 KEEP = 32
 KEEP_LIVE = 8
+TRAIL_MAX = 16  # steps that may still come after the scheduler ended a run: buffered output, a grace time
 COUNTERS_MAX = 64  # later ones are not counted
 GLOBAL_PRIORITY = 50  # counters from here up count the run's own steps
 ENDING_MARKS = frozenset((*LIFECYCLE_MARKS, "exit", "completed"))
@@ -46,6 +47,10 @@ class Trace:
     progress: Point | None = None  # last time a training or evaluation counter advanced
     training: Point | None = None  # last time a training counter advanced
     ended: Signal | None = None  # a sign of the end not followed by progress
+    forward: int = 0  # steps forward so far
+    forward_at: dict[tuple[int, str], int] = field(
+        default_factory=dict
+    )  # the same, when an act of the scheduler was told
     pending: Signal | None = None  # a launch announced since the last progress
     trouble_line: int = 0  # last line of anything that is not a locator
     first_us: int | None = None
@@ -86,16 +91,26 @@ class Trace:
         self.begun |= self.lived or s.mark in BEGINNINGS
         if s.role != "locator":
             self.trouble_line = s.line
+        if s.mark in LIFECYCLE_MARKS and s.role == "lifecycle":
+            self.forward_at.setdefault((s.offset, s.rule), self.forward)
         if s.mark in ENDING_MARKS:
             self.ended = self.ended or s
 
-    def moved_on(self, point: Point, kind: str) -> None:
+    def survived(self, s: Signal) -> bool:
+        """Training went on after this line. An act of the scheduler is survived only by more than its last words."""
+        told = self.forward_at.get((s.offset, s.rule))
+        if told is not None:
+            return self.forward - told > TRAIL_MAX
+        return self.progress is not None and self.progress.offset > s.offset
+
+    def moved_on(self, point: Point, kind: str, steps: int) -> None:
         """A training or evaluation counter advanced: what came before is background, announcements are used up."""
+        self.forward += steps
         if self.progress is None or point.offset > self.progress.offset:
             self.progress = point
         if kind == "train" and (self.training is None or point.offset > self.training.offset):
             self.training = point
-        if self.ended is not None and self.ended.offset < point.offset:
+        if self.ended is not None and self.survived(self.ended):
             self.ended = None
         if self.pending is not None and self.pending.offset < point.offset:
             self.pending = None
@@ -236,12 +251,13 @@ class StreamFold:
                 total = int(rows.total[at[-1]])
                 counter.total = None if total == NONE else total
             counter.values(rows, rows_of)
+            before = counter.forward
             forward = counter.advance(rows, at)
             self._spoke(t, fmt, rows, at)
             if forward is not None and fmt.kind != "other":
                 time = int(rows.time_us[forward])
                 point = Point(int(rows.offset[forward]), int(rows.line[forward]), None if time == NONE else time)
-                t.moved_on(point, fmt.kind)
+                t.moved_on(point, fmt.kind, counter.forward - before)
             if fmt.id in self._heads:
                 heads.setdefault(fmt.id, []).extend((int(rows.offset[i]), counter) for i in at)
         return heads

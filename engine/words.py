@@ -19,7 +19,7 @@ StreamNo = NewType("StreamNo", int)  # index of a stream within one run of the e
 ROLES = ("root", "candidate", "cascade", "confirm", "locator", "lifecycle", "wrapper", "benign")
 DOMAINS = ("user", "framework", "data", "gpu", "node", "network", "storage", "scheduler", "unknown")
 MARKS = (
-    "start", "restart", "trained", "completed", "ok-exit", "exit", "teardown",
+    "start", "restart", "trained", "completed", "ok-exit", "exit", "teardown", "ignored",
     "cancelled", "preempted", "time-limit", "requeued", "node-failure",
 )  # fmt: skip
 LIFECYCLE_MARKS = ("cancelled", "preempted", "time-limit", "requeued", "node-failure")

@@ -7,6 +7,7 @@ store in use); 70 a bug of ours; 130 interrupted, whole jobs kept.
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     from defib.engine.words import DefibError, ProblemsError
 
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a closed stream stays away for the whole run
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its escape, not a traceback
             stream.reconfigure(errors="backslashreplace")
@@ -42,6 +45,12 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     except KeyboardInterrupt:
         return 130
+    except OSError as e:
+        if e.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
+            raise
+        print(f"defib: the output cannot be written: {e.strerror}", file=sys.stderr)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 3
     except ProblemsError as e:
         from defib.adapters.show import safe
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import threading
 from typing import Any
 
 from defib.adapters.cli.tables import rows_out
@@ -101,11 +103,43 @@ def sql(args: Any) -> int:
 
 
 def _run(con: Any, query: str, args: Any) -> int:
-    result = con.execute(query)
-    if result is None or result.description is None:
-        return 0
-    rows_out([d[0] for d in result.description], result.fetchall(), args, "defib/sql/1")
+    """Every statement of the text, each result in turn."""
+    for statement in con.extract_statements(query):
+        result = interruptible(con, statement)
+        if result is not None:
+            rows_out(*result, args, "defib/sql/1")
     return 0
+
+
+def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | None:
+    """(column names, rows) of one statement; Ctrl-C reaches a query that is still at work. Raises KeyboardInterrupt, duckdb.Error."""
+    box: list[Any] = []
+
+    def work() -> None:
+        try:
+            result = con.execute(statement)
+            known = result is not None and result.description is not None
+            box.append(([d[0] for d in result.description], result.fetchall()) if known else None)
+        except Exception as e:  # handed over to the thread that waits
+            box.append(e)
+
+    worker = threading.Thread(target=work, daemon=True)
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(0.1)
+    except KeyboardInterrupt:
+        con.interrupt()
+        worker.join(1)
+        if worker.is_alive() or not sys.stdin.isatty():
+            # The library's threads may still be winding down and abort the interpreter's exit; the history is open read-only, so
+            # nothing is lost by leaving at once.
+            sys.stdout.flush()
+            os._exit(130)
+        raise
+    if isinstance(box[0], Exception):
+        raise box[0]
+    return box[0]  # type: ignore[no-any-return]
 
 
 def _prompt(con: Any, args: Any) -> int:
@@ -134,4 +168,6 @@ def _prompt(con: Any, args: Any) -> int:
                 _run(con, held, args)
             except duckdb.Error as e:
                 print("\n".join(safe(part) for part in str(e).splitlines()), file=sys.stderr)
+            except KeyboardInterrupt:
+                print("interrupted", file=sys.stderr)
             held = ""

@@ -91,7 +91,8 @@ def summary(outcome: wire.Outcome, db: str) -> None:
     told = ", ".join(f"{n} {v}" for v, n in sorted(outcome.verdicts.items(), key=lambda x: (-x[1], x[0])))
     kept = "nothing kept" if db == ":memory:" else f"history in {safe(db)}"
     print(
-        f"{outcome.attempts} attempts in {outcome.files} files ({size(outcome.bytes_read)}): {told or 'nothing'}; {kept}",
+        f"{outcome.attempts} attempt{'s' if outcome.attempts != 1 else ''} in {outcome.files} "
+        f"file{'s' if outcome.files != 1 else ''} ({size(outcome.bytes_read)}): {told or 'nothing'}; {kept}",
         file=sys.stderr,
     )
     if outcome.interrupted:

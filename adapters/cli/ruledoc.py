@@ -377,7 +377,8 @@ def _tables(book: Rulebook, abouts: dict[str, str]) -> list[str]:
     for t in book.tables:
         out += ["", f'## <a id="table-{t.id}"></a>Table {md(t.id)}', "", md(abouts.get(f"table {t.id}", "")), ""]
         out += [f"| {md(t.key)} | means | role | class | domain | action |", "|" + " --- |" * 6]
-        for value, row in [*t.rows.items(), ("any other", t.default)]:
+        rows = sorted(t.rows.items(), key=lambda kv: (not kv[0].isdigit(), int(kv[0]) if kv[0].isdigit() else 0, kv[0]))
+        for value, row in [*rows, ("any other", t.default)]:
             out.append(f"| {md(value)} | {md(row.title)} | {row.role} | {row.klass or ''} | {row.domain} | {md(row.action or '')} |")  # fmt: skip
     return out
 

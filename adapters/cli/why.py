@@ -19,7 +19,7 @@ MEANING = {
     "preempted": "the scheduler took the nodes away",
     "time-limit": "the job's time was up",
     "stalled": "nothing moved any more",
-    "running-at-end": "it was still running when the log ends",
+    "running-at-end": "no end was seen: it was still running when the log stops",
     "unknown": "the log does not say how it ended",
 }
 
@@ -180,7 +180,12 @@ def _followed(a: dict[str, Any]) -> list[str]:
     rest = [e for e in a["evidence"] if e["why"] not in ("cause", "start", "background")]
     if not rest:
         return []
-    out = ["", f"What followed ({a['cascades']:,} lines of consequence)" if a["cascades"] else "Lines around it"]
+    out = [
+        "",
+        f"What followed ({a['cascades']:,} line{'s' if a['cascades'] != 1 else ''} of consequence)"
+        if a["cascades"]
+        else "Lines around it",
+    ]
     for e in rest[:EVIDENCE_SHOWN]:
         out.append(f"  {e['count']:>6,} x  {safe(e['title'])}  ({e['rule']}, first at line {e['line']})")
     if len(rest) > EVIDENCE_SHOWN:

@@ -69,8 +69,8 @@ def test_whatever_the_story_the_cause_comes_after_the_attempts_last_training_ste
     for r in seen.rows("progress"):
         firsts.setdefault(r["line"], r["step"])
     for a in seen.attempts:
-        if a.cause is None:
-            continue
+        if a.cause is None or a.cause.signal.role == "lifecycle" or a.cause.confidence == "possible":
+            continue  # acts outlive a run's last words; what is only possible may have waited in a buffer
         mine = [n for n in steps if a.first_line[a.streams[0]] <= n <= a.last_line[a.streams[0]]]
         moved = [n for i, n in enumerate(mine) if i and firsts[n] > firsts[mine[i - 1]]]
         assert all(n < a.cause.signal.line for n in moved)

@@ -125,8 +125,18 @@ def test_but_not_an_earlier_death(language: Kit, act: str) -> None:
     assert said(language, *TRAIN, "ROOT", "EXIT", act) == ("crashed", "t.root", 4)
 
 
-def test_an_error_without_a_death_before_the_act_is_not_the_cause(language: Kit) -> None:
-    assert said(language, *TRAIN, "ROOT", "CANCELLED")[:2] == ("cancelled", "t.cancelled")
+def test_a_weak_error_without_a_death_before_the_act_is_not_the_cause(language: Kit) -> None:
+    assert said(language, *TRAIN, "VAGUE", "CANCELLED")[:2] == ("cancelled", "t.cancelled")
+
+
+def test_an_error_that_stands_alone_is_not_buried_by_a_later_act(language: Kit) -> None:
+    """Whoever cancels a run that died hours ago is not its cause."""
+    assert said(language, *TRAIN, "ROOT", "CANCELLED")[:2] == ("crashed", "t.root")
+
+
+def test_a_few_last_steps_do_not_undo_an_act(language: Kit) -> None:
+    assert said(language, *TRAIN, "PREEMPTED", "step=90")[:2] == ("preempted", "t.preempted")
+    assert said(language, *TRAIN, "PREEMPTED", *[f"step={n}" for n in range(90, 120)])[0] == "running-at-end"
 
 
 def test_a_bare_cancelled_after_a_bad_exit_is_the_launcher_stopping_the_rest(language: Kit) -> None:
