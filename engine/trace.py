@@ -23,6 +23,7 @@ KEEP = 32
 KEEP_LIVE = 8
 TRAIL_MAX = 16  # steps that may still come after the scheduler ended a run: buffered output, a grace time
 COUNTERS_MAX = 64  # later ones are not counted
+STRETCH_MAX, STRETCH_MIN = 4096, 32  # rows of progress folded at once
 GLOBAL_PRIORITY = 50  # counters from here up count the run's own steps
 ENDING_MARKS = frozenset((*LIFECYCLE_MARKS, "exit", "completed"))
 BEGINNINGS = frozenset(("start", "restart"))
@@ -189,8 +190,12 @@ class StreamFold:
         return new
 
     def _progress(self, rows: ProgressRows, start: int, end: int) -> None:
+        """In stretches that shrink where runs start over, since a stretch with a new start is read again from there."""
+        width = STRETCH_MAX
         while start < end:
-            start = self._stretch(rows, start, end)
+            runs = len(self.traces)
+            start = self._stretch(rows, start, min(end, start + width))
+            width = STRETCH_MIN if len(self.traces) > runs else min(2 * width, STRETCH_MAX)
 
     def _stretch(self, rows: ProgressRows, start: int, end: int) -> int:
         """Fold rows up to the first one that begins a new attempt; returns where to go on."""
