@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from defib.engine import causes, stamps
 from defib.engine.counters import Counter
 from defib.engine.rulebook import Rulebook
-from defib.engine.trace import StreamFold, Trace
+from defib.engine.trace import TRACES_MAX, StreamFold, Trace
 from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
 
 SLOT = 1 << 20  # attempts one stream may show per restart count
@@ -261,4 +261,6 @@ def _oddities(traces: list[Trace]) -> list[str]:
     back = sum(t.setbacks for t in traces)
     if back:
         out.append(f"a step counter went back {back} time{'s' if back > 1 else ''} without a new launch")
+    if any(t.crowded for t in traces):
+        out.append(f"one log may hold {TRACES_MAX:,} attempts: whatever came after its last one began is counted here")
     return out

@@ -23,6 +23,7 @@ KEEP = 32
 KEEP_LIVE = 8
 TRAIL_MAX = 16  # steps that may still come after the scheduler ended a run: buffered output, a grace time
 COUNTERS_MAX = 64  # later ones are not counted
+TRACES_MAX = 2048  # attempts of one log: what a log says must not fill the memory
 STRETCH_MAX, STRETCH_MIN = 4096, 32  # rows of progress folded at once
 GLOBAL_PRIORITY = 50  # counters from here up count the run's own steps
 ENDING_MARKS = frozenset((*LIFECYCLE_MARKS, "exit", "completed"))
@@ -59,6 +60,7 @@ class Trace:
     spoke: bool = False  # holds any signal or progress
     begun: bool = False  # launched, moved, or failed: more than the noise of a batch script
     lived: bool = False  # moved or failed: more than a launch
+    crowded: bool = False  # the last one a log may have: later starts were not told apart
 
     @property
     def kept(self) -> list[Signal]:
@@ -165,6 +167,9 @@ class StreamFold:
 
     def _signal(self, s: Signal) -> None:
         t = self.now
+        if self._full():
+            t.keep(s)
+            return
         if (s.mark == "restart" and t.lived) or (s.mark == "start" and t.ended is not None and t.begun):
             t = self._open(s.offset, s.line)
         elif s.mark == "start" and t.progress is not None and t.pending is None:
@@ -172,6 +177,10 @@ class StreamFold:
         elif _other_job(t.ended, s):
             t = self._open_after(t.ended, s)
         t.keep(s)
+
+    def _full(self) -> bool:
+        self.now.crowded = len(self.traces) >= TRACES_MAX
+        return self.now.crowded
 
     def _open_after(self, ended: Signal | None, s: Signal) -> Trace:
         """A scheduler line about another job: the attempt in between began with the first thing said after the old job's end."""
@@ -224,6 +233,8 @@ class StreamFold:
 
     def _setback(self, t: Trace, key: Key, rows: ProgressRows, at: I64) -> int | None:
         """The row with which a run starts over, by a counter of the run's own steps."""
+        if self._full():
+            return None
         fmt = self._formats[key[0]]
         if fmt.counts == "epoch" or fmt.kind != "train" or fmt.of is not None:
             return None

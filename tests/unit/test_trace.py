@@ -189,3 +189,13 @@ def test_bars_of_preparation_share_a_counter_whatever_their_total(language: Kit)
 def test_a_step_that_goes_back_without_a_new_attempt_is_counted(language: Kit) -> None:
     story = ["step=1", "[rank0]: step=4", "[rank1]: step=4", "[rank0]: step=5", "[rank1]: step=4", "[rank0]: step=6"]
     assert [t.setbacks for t in traces(language, *story)] == [1]
+
+
+def test_a_log_of_endless_restarts_stops_making_attempts_and_says_so(
+    language: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trace, "TRACES_MAX", 3)
+    lines = [line for n in range(6) for line in (f"step={n + 1}", "AGAIN")]
+    told = replay(language, lines).attempts
+    assert [(a.first_line[0], a.last_line[0]) for a in told] == [(1, 1), (2, 3), (4, 12)]  # type: ignore[index]
+    assert [any("attempts" in note for note in a.notes) for a in told] == [False, False, True]
