@@ -5,9 +5,11 @@ Tests import the plain functions from here (`from tests.conftest import …`) an
 
 from __future__ import annotations
 
+import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -25,6 +27,18 @@ from defib.engine.words import AttemptVerdict, Problem, RuleError, Signal, Strea
 
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None, print_blob=False)
 hypothesis.settings.load_profile("steady")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def rule_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Rules are compiled once a session: no test reads or fills the cache of the person who runs them."""
+    before = os.environ.get("DEFIB_CACHE")
+    cache = tmp_path_factory.getbasetemp() / "rule-cache"
+    os.environ["DEFIB_CACHE"] = str(cache)
+    yield cache
+    os.environ.pop("DEFIB_CACHE")
+    if before is not None:
+        os.environ["DEFIB_CACHE"] = before
 
 
 # ---- rulebooks ------------------------------------------------------------------------------------------------------

@@ -1,9 +1,8 @@
-"""Shared by the adapters' tests: one rule cache for the whole session, the loaded rules, small logs written by hand."""
+"""Shared by the adapters' tests: the loaded rules, small logs written by hand."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +14,6 @@ from defib.adapters.archive import Archive
 from defib.engine.ports import Closed, Data, JobClosed, Opened
 
 OOM = "[rank{rank}]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.62 GiB. GPU 6 has a total capacity of 79.11 GiB of which 1.88 GiB is free.\n"
-
-
-@pytest.fixture(scope="session", autouse=True)
-def rule_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Rules are compiled once a session: every test folder names this same place."""
-    before = os.environ.get("DEFIB_CACHE")
-    cache = tmp_path_factory.getbasetemp() / "rule-cache"
-    os.environ["DEFIB_CACHE"] = str(cache)
-    yield cache
-    os.environ.pop("DEFIB_CACHE")
-    if before is not None:
-        os.environ["DEFIB_CACHE"] = before
 
 
 @pytest.fixture(scope="session")

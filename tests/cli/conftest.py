@@ -7,7 +7,7 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,18 +19,6 @@ COMMAND = Path(sys.executable).with_name("defib")
 DEMO_JOBS = 4  # of the demo: a healthy one, an OOM, a lost GPU, a hang
 
 Run = Callable[..., "subprocess.CompletedProcess[bytes]"]
-
-
-@pytest.fixture(scope="session", autouse=True)
-def rule_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Rules are compiled once a session: every test folder names this same place."""
-    before = os.environ.get("DEFIB_CACHE")
-    cache = tmp_path_factory.getbasetemp() / "rule-cache"
-    os.environ["DEFIB_CACHE"] = str(cache)
-    yield cache
-    os.environ.pop("DEFIB_CACHE")
-    if before is not None:
-        os.environ["DEFIB_CACHE"] = before
 
 
 def environment(**more: str) -> dict[str, str]:
