@@ -131,8 +131,22 @@ class Archive:
                 files.add(identity)
                 yield LogFile(here, shown(here), info.st_size, named)
 
-    def _read_all(self) -> Iterator[SourceItem]:
+    def _told(self) -> list[StreamFacts]:
+        """What the paths say. Where a link's name holds the job's number and the place it leads to does not, the link's name counts."""
         told = facts([f.shown for f in self.files], self.templates, self.known)
+        given = [printable(os.path.abspath(f.path)) for f in self.files]
+        mute = [
+            i
+            for i, (f, t) in enumerate(zip(self.files, told, strict=True))
+            if t.job.job_id is None and given[i] != f.shown
+        ]
+        for i, other in zip(mute, facts([given[i] for i in mute], self.templates, self.known), strict=True):
+            if other.job.job_id is not None:
+                told[i] = other
+        return told
+
+    def _read_all(self) -> Iterator[SourceItem]:
+        told = self._told()
         jobs: dict[JobKey, list[tuple[LogFile, StreamFacts]]] = {}
         for file, fact in zip(self.files, told, strict=True):
             jobs.setdefault(fact.job, []).append((file, fact))

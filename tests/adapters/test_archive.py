@@ -21,7 +21,8 @@ from tests.adapters.conftest import LINES, Read, put, zst
 
 from defib.adapters import archive as module
 from defib.adapters.archive import Archive, is_binary, shown
-from defib.engine.ports import Data
+from defib.adapters.rulefiles import LoadedRules
+from defib.engine.ports import Data, Opened
 
 # --- what the bytes look like -------------------------------------------------------------------------------------------------
 
@@ -229,6 +230,26 @@ def test_loops_of_links_end_and_a_file_is_read_once(tmp_path: Path) -> None:
     read = Read(tmp_path / "logs", run, run / "a.log", tmp_path / "logs" / "same.log")
     assert list(read.data.values()) == [b"once\n"]
     assert read.jobs == 1
+
+
+def test_a_links_name_may_hold_the_jobs_number(tmp_path: Path, loaded: LoadedRules) -> None:
+    real = tmp_path / "blob"
+    real.mkdir()
+    put(real / "train.log", b"x\n")
+    put(real / "slurm-812301.out", b"x\n")
+    os.symlink(real / "train.log", tmp_path / "slurm-812399.out")
+    os.symlink(real / "slurm-812301.out", tmp_path / "latest.out")
+
+    def number(path: Path) -> str | None:
+        source = Archive([str(path)], loaded.book.paths)
+        source.open()
+        (opened,) = [i for i in source.poll() or [] if isinstance(i, Opened)]
+        assert opened.id.path == str(path.resolve()), "a log is the same log by any name"
+        return opened.facts.job.job_id
+
+    assert number(real / "train.log") is None
+    assert number(tmp_path / "slurm-812399.out") == "812399"
+    assert number(tmp_path / "latest.out") == "812301", "the place a link leads to knows best"
 
 
 def test_what_is_hidden_or_no_log_is_passed_over_unless_named(tmp_path: Path) -> None:
