@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -362,3 +363,28 @@ def test_a_history_in_use_is_refused(run: Run, demo: Path, history: Path, tmp_pa
         assert b"mend: another process holds it" in done.stderr
         assert done.stdout == b""
     con.close()
+
+
+def test_a_full_disk_behind_the_output_is_told(history: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [COMMAND, "attempts", "--db", history], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
+        )
+    assert done.returncode == 3
+    assert b"output cannot be written" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
+def test_ctrl_c_ends_a_long_question(history: Path) -> None:
+    question = "SELECT 'begun'; SELECT count(*) FROM range(100000000000) t(i), range(1000) u"
+    with subprocess.Popen(
+        [COMMAND, "sql", "--db", history, question], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as p:
+        assert p.stdout is not None
+        assert p.stdout.readline()  # the first statement is answered; the second would run for hours
+        time.sleep(0.5)
+        assert p.poll() is None
+        p.send_signal(signal.SIGINT)
+        _, said = p.communicate(timeout=60)
+    assert p.returncode == 130
+    assert b"Traceback" not in said
