@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import io
 import os
 import random
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +27,31 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
     assert read.unread == {str(tmp_path / "nowhere"): "No such file or directory"}
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read any file; the next test covers the refusal")
-def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
-    put(tmp_path / "a.log", b"text\n").chmod(0)
-    assert Read(tmp_path).unread == {str(tmp_path / "a.log"): "Permission denied"}
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder every user may enter, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name).resolve()
+
+
+@contextlib.contextmanager
+def no_root() -> Iterator[None]:
+    """Root may read any file, so root becomes nobody for a while."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+def test_a_file_that_may_not_be_read(open_folder: Path) -> None:
+    put(open_folder / "a.log", b"text\n").chmod(0)
+    with no_root():
+        read = Read(open_folder)
+    assert read.unread == {str(open_folder / "a.log"): "Permission denied"}
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENOENT])

@@ -30,8 +30,7 @@ def environment(**more: str) -> dict[str, str]:
 @pytest.fixture(scope="session")
 def run() -> Run:
     """`run('jobs', '--db', x)`: the finished process with bytes of both streams."""
-    if not COMMAND.exists():
-        pytest.skip(f"{COMMAND}: defib is not installed in this environment (pip install -e .)")
+    assert COMMAND.exists(), f"{COMMAND}: defib is not installed in this environment (make test installs it)"
 
     def go(
         *args: str | bytes | Path, stdin: bytes = b"", cwd: Path | None = None, **env: str

@@ -160,9 +160,7 @@ def test_commands_print_what_the_page_shows(step: Step, performed: dict[int, sub
 
 
 def test_rule_files_prove_themselves(workshop: Path) -> None:
-    names = rule_files(PAGE)
-    if not names:
-        pytest.skip("README.md has no block marked <!-- rule file: NAME -->")
+    assert rule_files(PAGE), "README.md has no block marked <!-- rule file: NAME -->"
     done = run("defib rules check my-rules", workshop)
     assert done.returncode == 0, done.stdout
 
