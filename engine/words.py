@@ -26,8 +26,11 @@ LIFECYCLE_MARKS = ("cancelled", "preempted", "time-limit", "requeued", "node-fai
 VERDICTS = (
     "completed", "crashed", "cancelled", "preempted", "time-limit", "stalled", "running-at-end", "unknown",
 )  # fmt: skip
+# What a run is right now. waiting: pending, held or suspended by the scheduler; dead: it failed; ended: it ended without failing.
+HEALTH = ("starting", "healthy", "slow", "hung", "dead", "ended", "blind", "waiting")
+EPISODES = ("hung", "slow", "blind")
 CONFIDENCES = ("certain", "likely", "possible", "unknown")
-PHASES = ("startup", "compile", "resume", "evaluation", "checkpoint", "data", "ending")
+PHASES = ("startup", "compile", "resume", "evaluation", "checkpoint", "data", "ending")  # as rules name them
 
 TEXT_BYTES_MAX = 1024  # of a line kept as evidence
 
@@ -197,6 +200,65 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Episode:
+    """A stretch of an attempt in which it was not well. Times are microseconds on `clock`: Unix time for event, the observer's own
+    clock for arrival, time since the first step for step.
+
+    kind: hung | slow | blind. onset: the last progress before a silence, or where the pace changed. declared: when a limit was passed or
+    an alarm was raised; None while it is only suspected. ended: when it passed; None if it lasted to the end.
+    """
+
+    kind: str
+    phase: str
+    clock: str
+    onset_us: int
+    declared_us: int | None
+    ended_us: int | None
+    onset_step: int | None = None
+    end_step: int | None = None
+    stream: StreamNo | None = None
+    onset_offset: int | None = None
+    onset_line: int | None = None
+    limit_s: float | None = None  # hung: the limit that was passed
+    baseline_s: float | None = None  # slow: seconds per step before
+    pace_s: float | None = None  # slow: seconds per step during
+    depth: float | None = None  # slow: share of the throughput lost, 0 to 1
+    scope: str = "unknown"  # slow: all | some | unknown ranks
+    ranks: tuple[int, ...] = ()  # slow: those ranks, where scope is some
+    because: str = ""  # one plain sentence
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """Who is behind a failure, as far as lines tell. Who prints a symptom is a witness, never a suspect.
+
+    how: cause | scheduler | silent-rank | behind-rank | peer. breadth: nodes that show the same cause; where it is broad nobody is suspect.
+    """
+
+    rank: int | None
+    node: str | None
+    gpu: str | None
+    how: str
+    confidence: str
+    because: str  # one plain sentence
+    evidence: tuple[Signal, ...] = ()
+    breadth: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """What a scheduler says of a job. state: Slurm's word for it (PENDING, RUNNING, SUSPENDED, COMPLETING, FAILED …); "" unknown."""
+
+    state: str
+    held: bool = False
+    reason: str = ""
+    restart_count: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class AttemptVerdict:
     """The story of one attempt; the row of `attempts` and the object of `replay --jsonl`."""
 
@@ -219,3 +281,5 @@ class AttemptVerdict:
     last_us: int | None
     first_line: dict[StreamNo, int] = field(default_factory=dict)
     last_line: dict[StreamNo, int] = field(default_factory=dict)
+    suspect: Suspect | None = None
+    episodes: tuple[Episode, ...] = ()
