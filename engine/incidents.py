@@ -13,7 +13,8 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from defib.engine import causes, stamps
+from defib.engine import causes, stamps, suspects
+from defib.engine.case import Case
 from defib.engine.counters import Counter
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import TRACES_MAX, StreamFold, Trace
@@ -77,6 +78,7 @@ def _settle(t: Trace, reference: int | None, facts: StreamFacts) -> None:
             s, time_us=time, order_us=order, rank=rank, local_rank=local, node=s.node or facts.node
         )
 
+    t.rank, t.node = facts.rank, facts.node
     t.early = [settled(s) for s in t.early]
     t.live = [settled(s) for s in t.live]
     t.last_by_rule = {rule: settled(s) for rule, s in t.last_by_rule.items()}
@@ -205,13 +207,15 @@ def _refined(framework: str, book: Rulebook) -> set[str]:
 
 def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook) -> AttemptVerdict:
     errors = frozenset(n for n, facts, _, _ in story.streams if facts.channel == "err")
-    judged = causes.judge(traces, book, errors)
+    case = Case(traces, book, errors)
+    judged = causes.decide(case)
+    suspect, unsaid = suspects.suspect(case, judged)
     streams = tuple(StreamNo(t.stream) for t in traces)
     mine = {n: (facts, fold, tail) for n, facts, fold, tail in story.streams if n in streams}
     banners: set[str] = set().union(*(fold.frameworks for _, fold, _ in mine.values()))
     progress = _summary(traces)
     job, said = _job(story.job, traces)
-    notes = [*judged.notes, *said, *_oddities(traces)]
+    notes = [*judged.notes, *([unsaid] if unsaid else []), *said, *_oddities(traces)]
     for _, (_, _, (_, stream_notes)) in sorted(mine.items()):
         notes += [n for n in stream_notes if n not in notes]
     counts = [facts.restart_count for facts, _, _ in mine.values() if facts.restart_count is not None]
@@ -225,6 +229,7 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook) -
         cascades=judged.cascades, progress=progress, clock=progress.clock if progress else ("event" if first else "none"),
         notes=tuple(notes), evidence=judged.evidence, first_us=min(first, default=None), last_us=max(last, default=None),
         first_line={StreamNo(t.stream): t.begin_line for t in traces}, last_line={StreamNo(t.stream): t.end_line for t in traces},
+        suspect=suspect,
     )  # fmt: skip
 
 

@@ -186,6 +186,7 @@ def show(args: Any) -> int:
         "domain",
         "mark",
         "looks_back",
+        "traits",
         "phase",
         "edge",
         "framework",
@@ -195,7 +196,8 @@ def show(args: Any) -> int:
         "limits",
     ):
         value = getattr(rule, name, None)
-        if value is not None:
+        if value is not None and value != ():
+            value = ", ".join(value) if isinstance(value, tuple) else value
             print(f"  {'class' if name == 'klass' else name}: {safe(str(value))}")
     known = book.class_by_id.get(getattr(rule, "klass", None) or "")
     if known:
