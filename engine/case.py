@@ -5,7 +5,7 @@ In: traces, settled (every kept signal has its place in time, rank and node as f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -150,40 +150,51 @@ def began_us(s: Signal, looks_back: str | None) -> int | None:
     return s.order_us - int(said) * 1000
 
 
-def chorus(traces: Iterable[Trace]) -> Voices:
+def chorus(traces: Sequence[Trace]) -> Voices:
     """The voices of several streams as one. Where a log belongs to a rank or node, whoever spoke without a name is that one."""
     out = Voices()
     for t in traces:
-        v = t.voices
-        out.large |= v.large
-        out.known |= v.known | _bit(t)
-        out.large |= t.rank is not None and t.rank >= RANKS_MAX
-        out.world = max((w for w in (out.world, v.world) if w is not None), default=None)
-        for rank, node in v.homes.items():
-            out.homes.setdefault(rank, node)
-        if t.rank is not None and t.node is not None:
-            out.homes.setdefault(t.rank, host(t.node))
-        for ties, theirs in ((out.task_of, v.task_of), (out.exits, v.exits)):
-            for rank, n in theirs.items():
-                ties.setdefault(rank, n)
-        for task, home in v.task_homes.items():
-            out.task_homes[task] = home if out.task_homes.get(task, home) == home else None
-        out.addresses.update({a: n for a, n in v.addresses.items() if a not in out.addresses})
-        for name, witnesses in v.accused.items():
-            out.accused.setdefault(name, set()).update(witnesses)
-        for rank, s in v.missing.items():
-            out.missing.setdefault(rank, s)
-        for group, told in v.far.items():
-            out.far.setdefault(group, {}).update(told)
-        out.waited.ranks |= v.waited.ranks | (_bit(t) if v.waited.nameless else 0)
-        out.waited.nameless |= v.waited.nameless and t.rank is None
-        for name, spread in v.spreads.items():
-            _join(out.spreads.setdefault(name, Spread()), spread, t)
+        _join_layout(out, t)
+        _join_trouble(out, t)
     for t in traces:  # ranks of the largest communicator are the world's; of smaller ones they mean nothing
         if t.voices.world == out.world:
             for rank, node in t.voices.comm_homes.items():
                 out.homes.setdefault(rank, node)
     return out
+
+
+def _join_layout(out: Voices, t: Trace) -> None:
+    v = t.voices
+    out.known |= v.known | _bit(t)
+    out.large |= v.large or (t.rank is not None and t.rank >= RANKS_MAX)
+    out.world = max((w for w in (out.world, v.world) if w is not None), default=None)
+    for rank, node in v.homes.items():
+        out.homes.setdefault(rank, node)
+    if t.rank is not None and t.node is not None:
+        out.homes.setdefault(t.rank, host(t.node))
+    for rank, task in v.task_of.items():
+        out.task_of.setdefault(rank, task)
+    for n, home in v.task_homes.items():
+        out.task_homes[n] = home if out.task_homes.get(n, home) == home else None
+    for address, node in v.addresses.items():
+        out.addresses.setdefault(address, node)
+
+
+def _join_trouble(out: Voices, t: Trace) -> None:
+    v = t.voices
+    for rank, code in v.exits.items():
+        out.exits.setdefault(rank, code)
+    for name, witnesses in v.accused.items():
+        out.accused.setdefault(name, set()).update(witnesses)
+    for rank, s in v.missing.items():
+        out.missing.setdefault(rank, s)
+    for group, told in v.far.items():
+        out.far.setdefault(group, {}).update(told)
+    for mine, theirs in ((out.waited, v.waited), (out.noticed, v.noticed)):
+        mine.ranks |= theirs.ranks | (_bit(t) if theirs.nameless else 0)
+        mine.nameless |= theirs.nameless and t.rank is None
+    for name, spread in v.spreads.items():
+        _join(out.spreads.setdefault(name, Spread()), spread, t)
 
 
 def _join(into: Spread, more: Spread, t: Trace) -> None:
@@ -195,9 +206,11 @@ def _join(into: Spread, more: Spread, t: Trace) -> None:
         if more.first_us > into.first_us:
             return
         into.ranks, into.nodes, into.nameless, into.first_us = 0, set(), False, more.first_us
+        into.tasks = set()
     into.ranks |= more.ranks | (_bit(t) if more.nameless else 0)
     into.nameless |= more.nameless and t.rank is None
     into.nodes |= more.nodes
+    into.tasks |= more.tasks
     if t.node is not None:
         into.nodes.add(host(t.node))
 

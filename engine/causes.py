@@ -43,7 +43,7 @@ from defib.engine.case import (
     stands_alone,
     strength,
 )
-from defib.engine.claims import countable, ignored, looks_back
+from defib.engine.claims import countable, ignored, lived_on, looks_back
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import Trace
 from defib.engine.voices import CLAIMS
@@ -88,7 +88,7 @@ def decide(case: Case) -> Judgement:
     fatal = _before_the_act(case, claims, end) if end else [s for s in claims if _fatal(case, s, done)]
     if done is not None and not _undone(case, fatal, done):
         return _result(case, "completed", None, None, done)
-    first = _first(fatal)
+    first = _first(case, fatal)
     if first is not None:
         return _crashed(case, first, fatal)
     if end is not None:
@@ -200,8 +200,9 @@ def _fatal(case: Case, s: Signal, done: Signal | None) -> bool:
 # ---- which of them was first ----------------------------------------------------------------------------------------
 
 
-def _first(claims: list[Signal]) -> Signal | None:
-    """The first claim; where two streams cannot be compared in time, the stronger kind of evidence."""
+def _first(case: Case, claims: list[Signal]) -> Signal | None:
+    """The first claim; where two streams cannot be compared in time, one whose process did not go on to complain of others, then the
+    stronger kind of evidence."""
     if not claims:
         return None
     by_stream: dict[int, list[Signal]] = {}
@@ -212,7 +213,7 @@ def _first(claims: list[Signal]) -> Signal | None:
         first = min(heads, key=key)
         near = [s for s in heads if (s.order_us or 0) - (first.order_us or 0) <= SKEW_US]
         return min(near, key=lambda s: (strength(s), key(s)))
-    return min(heads, key=lambda s: (strength(s), key(s)))
+    return min(heads, key=lambda s: (strength(s) > 0 and lived_on(case, s), strength(s), key(s)))
 
 
 def _head(claims: list[Signal]) -> Signal:

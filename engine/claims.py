@@ -25,7 +25,7 @@ Source = tuple[str, object, object]
 
 def countable(case: Case, claims: list[Signal]) -> list[Signal]:
     """Claims that may be the first cause."""
-    return looked_back(case, without_echoes(case, [s for s in claims if not ignored(case, s)]))
+    return outlived(case, looked_back(case, without_echoes(case, [s for s in claims if not ignored(case, s)])))
 
 
 def ignored(case: Case, s: Signal) -> bool:
@@ -91,21 +91,38 @@ def looked_back(case: Case, claims: list[Signal]) -> list[Signal]:
 
     Kernel and fabric lines always stay: their clock may be another zone's.
     """
+    claims = [s for s in claims if not _waited_too(case, s)]
     waits = [(began, s) for s in case.live if (began := began_us(s, looks_back(case, s))) is not None]
     if not waits:
         return claims
     opens = min(began for began, _ in waits) - LOOK_BACK_MARGIN_US
     closes = min(s.order_us for _, s in waits if s.order_us is not None) + SKEW_US
 
-    def inside(s: Signal) -> bool:
-        if s.order_us is None or s.domain in HARD:
-            return True
-        return opens <= s.order_us and (s.order_us <= closes or stands_alone(s))
+    def early(s: Signal) -> bool:
+        return s.order_us is not None and s.domain not in HARD and s.order_us < opens
 
-    out = [s for s in claims if inside(s)]
-    before = [s for s in claims if s not in out and s.order_us is not None and s.order_us < opens]
-    if before:
-        case.notes.append(
-            f"{before[0].rule} at line {before[0].line} was printed long before the collective that timed out began: not its cause"
-        )
-    return out
+    def late(s: Signal) -> bool:
+        return s.order_us is not None and s.domain not in HARD and s.order_us > closes and not stands_alone(s)
+
+    before = next((s for s in claims if early(s)), None)
+    if before is not None:
+        where = f"{before.rule} at line {before.line}"
+        case.notes.append(f"{where} was printed long before the collective that timed out began: not its cause")
+    return [s for s in claims if not early(s) and not late(s)]
+
+
+def _waited_too(case: Case, s: Signal) -> bool:
+    """Whoever waited in the collective itself had come as far as all others: an error it might have caught did not stop it."""
+    return s.role == "candidate" and s.rank is not None and bool(case.voices.waited.ranks >> s.rank & 1)
+
+
+def outlived(case: Case, claims: list[Signal]) -> list[Signal]:
+    """Where somebody's death is told, an error that might have been caught does not count for a process that lived to complain of others."""
+    lived = {id(s) for s in claims if s.role == "candidate" and lived_on(case, s)}
+    others = any(id(s) not in lived and (s.rank is not None or stands_alone(s)) for s in claims)
+    return [s for s in claims if id(s) not in lived] if lived and others else claims
+
+
+def lived_on(case: Case, s: Signal) -> bool:
+    """Its printer is among those who noticed that others went away: the first to die does not."""
+    return s.rank is not None and bool(case.voices.noticed.ranks >> s.rank & 1)

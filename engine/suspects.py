@@ -112,8 +112,9 @@ def shared(case: Case, s: Signal, layout: Layout) -> str:
         return f"{len(nodes)} nodes show the same error at once, so its cause is not one of them"
     if s.domain in ("gpu", "node", "network") and len(nodes) <= 1:
         return ""  # several ranks of one node bear witness against that node
-    if len(ranks) >= max(BREADTH_MIN, math.ceil(BREADTH_SHARE * max(layout.world or 0, len(layout.known)))):
-        return f"{len(ranks)} ranks show the same error at once, so none of them is the one to blame"
+    many = max(len(ranks), len(spread.tasks))
+    if many >= max(BREADTH_MIN, math.ceil(BREADTH_SHARE * max(layout.world or 0, len(layout.known)))):
+        return f"{many} processes show the same error at once, so none of them is the one to blame"
     return ""
 
 

@@ -19,6 +19,7 @@ PEERS_MAX = 64
 WITNESSES_MAX = 64  # of one accused peer
 BREADTH_US = 30_000_000  # the same error within so long on many nodes has one cause outside of them
 CLAIMS = ("root", "candidate")
+NOTICED = ("collective-timeout", "collective-error", "peer-lost")
 PEER_CLASSES = ("peer-lost", "nic-link", "rendezvous")
 NUMBER = re.compile(r"\d+")
 NODE = re.compile(r"[A-Za-z0-9][\w.-]*")
@@ -31,6 +32,7 @@ class Spread:
 
     ranks: int = 0
     nodes: set[str] = field(default_factory=set)
+    tasks: set[str] = field(default_factory=set)  # srun's numbers, of lines that name no rank
     nameless: bool = False  # printed by somebody whose rank the line does not say
     first_us: int | None = None
 
@@ -43,6 +45,8 @@ class Spread:
             return
         if s.rank is None:
             self.nameless = True
+            if "task" in s.fields and len(self.tasks) < NAMES_MAX:
+                self.tasks.add(s.fields["task"])
         elif s.rank < RANKS_MAX:
             self.ranks |= 1 << s.rank
         if s.node is not None and len(self.nodes) < NAMES_MAX:
@@ -65,6 +69,7 @@ class Voices:
     # trouble
     spreads: dict[str, Spread] = field(default_factory=dict)  # mechanism -> where
     waited: Spread = field(default_factory=Spread)  # whose collective timed out
+    noticed: Spread = field(default_factory=Spread)  # who complained of others at all
     accused: dict[str, set[str]] = field(default_factory=dict)  # peer -> witnesses
     missing: dict[int, Signal] = field(default_factory=dict)  # ranks the library itself names as absent -> the line
     far: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict)  # group -> rank -> (completed, enqueued)
@@ -73,8 +78,8 @@ class Voices:
 
     def forget_trouble(self) -> None:
         """Training moved on: whoever complained got over it."""
-        if self.spreads or self.waited.ranks or self.accused or self.missing or self.far or self.exits:
-            self.spreads, self.waited, self.accused = {}, Spread(), {}
+        if self.spreads or self.noticed.ranks or self.accused or self.missing or self.far or self.exits:
+            self.spreads, self.waited, self.noticed, self.accused = {}, Spread(), Spread(), {}
             self.missing, self.far, self.exits = {}, {}, {}
 
     def hear(self, s: Signal) -> None:
@@ -96,13 +101,15 @@ class Voices:
             key = mechanism(s)
             if key in self.spreads or len(self.spreads) < MECHANISMS_MAX:
                 self.spreads.setdefault(key, Spread()).add(s, BREADTH_US)
-        elif (
-            s.klass == "collective-timeout"
-            and s.role == "cascade"
-            and "timeout_ms" in fields
-            and "missing" not in fields
-        ):
-            self.waited.add(s)
+        elif s.role in ("cascade", "confirm") and s.klass in NOTICED and not s.generic:
+            self.noticed.add(s)
+            if (
+                s.role == "cascade"
+                and s.klass == "collective-timeout"
+                and "timeout_ms" in fields
+                and "missing" not in fields
+            ):
+                self.waited.add(s)
         if fields:
             self._told(s)
 
