@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from defib.engine.layout import Layout, layout_of
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import Trace
 from defib.engine.voices import BREADTH_US, CLAIMS, RANKS_MAX, Spread, Voices, host
@@ -106,6 +107,18 @@ class Case:
     def voices(self) -> Voices:
         """Who spoke, over all streams, with the ranks and nodes that the paths of the logs tell."""
         return chorus(self.traces)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Which rank lives where."""
+        return layout_of(self.voices)
+
+    def rank_of(self, s: Signal) -> int | None:
+        """Who printed a line: by its own words, or srun's number where that is the rank."""
+        if s.rank is not None or not self.layout.task_is_rank:
+            return s.rank
+        task = s.fields.get("task", "")
+        return int(task) if task.isdigit() else None
 
 
 def key(s: Signal) -> tuple[int, int, int]:

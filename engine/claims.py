@@ -65,8 +65,8 @@ def _sources(case: Case, s: Signal) -> list[Source]:
     """The process whose CUDA state, and the GPU whose fault, a claim tells of."""
     out: list[Source] = []
     rule = case.book.by_id.get(s.rule)
-    if rule is not None and "sticky" in rule.traits and s.rank is not None:
-        out.append(("process", s.rank, None))
+    if rule is not None and "sticky" in rule.traits and case.rank_of(s) is not None:
+        out.append(("process", case.rank_of(s), None))
     pci = s.fields.get("pci")
     if pci is not None and (s.domain == "gpu" or (rule is not None and rule.table is not None)):
         out.append(("gpu", s.node, pci.partition(".")[0].lower()[-7:]))
@@ -113,7 +113,7 @@ def looked_back(case: Case, claims: list[Signal]) -> list[Signal]:
 
 def _waited_too(case: Case, s: Signal) -> bool:
     """Whoever waited in the collective itself had come as far as all others: an error it might have caught did not stop it."""
-    return s.role == "candidate" and s.rank is not None and bool(case.voices.waited.ranks >> s.rank & 1)
+    return s.role == "candidate" and _among(case, s, case.voices.waited.ranks)
 
 
 def outlived(case: Case, claims: list[Signal]) -> list[Signal]:
@@ -125,4 +125,9 @@ def outlived(case: Case, claims: list[Signal]) -> list[Signal]:
 
 def lived_on(case: Case, s: Signal) -> bool:
     """Its printer is among those who noticed that others went away: the first to die does not."""
-    return s.rank is not None and bool(case.voices.noticed.ranks >> s.rank & 1)
+    return _among(case, s, case.voices.noticed.ranks)
+
+
+def _among(case: Case, s: Signal, ranks: int) -> bool:
+    rank = case.rank_of(s)
+    return rank is not None and bool(ranks >> rank & 1)

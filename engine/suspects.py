@@ -13,7 +13,7 @@ import math
 
 from defib.engine.case import Case, key
 from defib.engine.causes import Judgement
-from defib.engine.layout import Layout, layout_of
+from defib.engine.layout import Layout
 from defib.engine.voices import CLAIMS, PEER_CLASSES, bits, host, mechanism
 from defib.engine.witnesses import Found, by_names, by_peers, by_position, by_silence, lines_of
 from defib.engine.words import LIFECYCLE_MARKS, Cause, Signal, Suspect
@@ -39,7 +39,7 @@ def _asked(case: Case, cause: Cause, verdict: str) -> Found:
         return _by_scheduler(case, cause)
     if s.mark in LIFECYCLE_MARKS or verdict in ENDED:
         return None, ""
-    layout = layout_of(case.voices)
+    layout = case.layout
     if s.role in CLAIMS:
         return _by_cause(case, cause, layout)
     waits = s.klass == "collective-timeout" or case.voices.waited.ranks
@@ -70,7 +70,7 @@ def _by_cause(case: Case, cause: Cause, layout: Layout) -> Found:
         return found, why or "the cause points at the far side or the path, and no two witnesses name the same one"
     if "peer_rank" in s.fields and s.rank is not None:
         return None, f"ranks {s.rank} and {s.fields['peer_rank']} differ, and which of them is wrong is not said"
-    rank, node = _printer(s, layout)
+    rank, node = _printer(case, s, layout)
     if rank is None and node is None:
         for ask in (_by_signal, by_peers, _by_first_exit):
             found, _ = ask(case, cause, layout)
@@ -92,13 +92,12 @@ def _witness(case: Case, s: Signal) -> bool:
     return s.klass in PEER_CLASSES and ("peer" in s.fields or "peer_rank" in s.fields)
 
 
-def _printer(s: Signal, layout: Layout) -> tuple[int | None, str | None]:
+def _printer(case: Case, s: Signal, layout: Layout) -> tuple[int | None, str | None]:
     """Rank and node of a line: by its own words, else through srun's task number."""
-    said = s.fields.get("task", "")
-    task = int(said) if said.isdigit() else None
-    rank = task if s.rank is None and layout.task_is_rank else s.rank
+    task = s.fields.get("task", "")
+    rank = case.rank_of(s)
     node = host(s.node) if s.node else layout.node_of(rank)
-    return rank, node or (layout.tasks.get(task) if task is not None else None)
+    return rank, node or (layout.tasks.get(int(task)) if task.isdigit() else None)
 
 
 def shared(case: Case, s: Signal, layout: Layout) -> str:
@@ -144,10 +143,12 @@ def _killed(case: Case, s: Signal, layout: Layout, node: str | None) -> int | No
 
 def _by_first_exit(case: Case, cause: Cause, layout: Layout) -> Found:
     """An error without a name, and one process that ended before anybody was being stopped: most likely the same."""
+    if sum(mechanism(x) == mechanism(cause.signal) for x in case.live) >= BREADTH_MIN:
+        return None, ""  # several processes may have printed it
     ended = sorted((x for x in case.live if x.mark in ("exit", "teardown")), key=key)
     first = next((x for x in ended if x.mark == "exit" and (x.node or x.rank is not None)), None)
     if first is not None and not any(x.mark == "teardown" and case.precedes(x, first) is not False for x in ended):
-        rank, node = _printer(first, layout)
+        rank, node = _printer(case, first, layout)
         who = f"rank {rank}" if rank is not None else node
         because = f"{who} ended first, before anybody was stopped"
         return Suspect(rank, node, None, "cause", "possible", because, lines_of([cause.signal, first])), ""
