@@ -126,7 +126,7 @@ def advance(state: State, event: Event) -> list[Effect]:
     match event:
         case StreamOpened():
             assert event.stream not in state.streams, "a stream number is used once"
-            fold = StreamFold(event.stream, state.book.format_by_id)
+            fold = StreamFold(event.stream, state.book.format_by_id, state.book.detect)
             state.streams[event.stream] = OpenStream(event.id, event.facts, fold)
             state.jobs.setdefault(event.facts.job, []).append(event.stream)
             return [StreamSeen(event.stream, event.id, event.facts)]
@@ -215,6 +215,7 @@ def signal(book: Rulebook, row: dict[str, object]) -> Signal:
     return Signal(
         RuleId(rule.id), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
         row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, _mark(rule), rule.generic, says.title, row["year_us"],  # type: ignore[arg-type, attr-defined]
+        None, rule.phase, rule.edge,
     )  # fmt: skip
 
 
@@ -247,10 +248,10 @@ def _rows(rows: pl.DataFrame) -> ProgressRows:
     )
     return ProgressRows(
         whole("offset"), whole("line"), whole("time_us"), rows["format"].to_list(), whole("step"), whole("total"), whole("rank"),
-        real("step_time_s"), real("throughput"), real("tflops"), bad,
+        real("step_time_s"), real("throughput"), real("tflops"), bad, real("samples"), real("tokens"),
     )  # fmt: skip
 
 
 def _no_rows() -> ProgressRows:
     i, f = np.empty(0, np.int64), np.empty(0, np.float64)
-    return ProgressRows(i, i, i, [], i, i, i, f, f, f, np.empty(0, bool))
+    return ProgressRows(i, i, i, [], i, i, i, f, f, f, np.empty(0, bool), f, f)

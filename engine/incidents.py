@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from defib.engine import causes, stamps
-from defib.engine.counters import Counter
 from defib.engine.rulebook import Rulebook
-from defib.engine.trace import TRACES_MAX, StreamFold, Trace
+from defib.engine.trace import TRACES_MAX, StreamFold, Trace, main_counter
 from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
 
 SLOT = 1 << 20  # attempts one stream may show per restart count
@@ -139,22 +138,6 @@ def _slot_of(t: Trace, k: int, traces: list[Trace], lead: list[Trace]) -> int:
         if begun:
             return begun[-1]
     return len(lead) - len(traces) + k
-
-
-def main_counter(traces: list[Trace]) -> Counter | None:
-    """The counter that speaks for the run: training before the rest, native formats before bars, then the one that moved most.
-
-    Where no training step was printed a bar of preparation or evaluation still tells how far the run came (its kind says so).
-    """
-    counters = [c for t in traces for c in t.counters.values() if c.format.of is None]
-    for kinds in (("train",), ("eval", "other")):
-        mine = [c for c in counters if c.format.kind in kinds]
-        moving = [c for c in mine if c.advances > 1] or [c for c in mine if c.advances]
-        if moving and kinds == ("train",):
-            return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
-        if moving:
-            return max(moving, key=lambda c: c.last_at)
-    return None
 
 
 def _summary(traces: list[Trace]) -> ProgressSummary | None:
