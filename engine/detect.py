@@ -31,7 +31,7 @@ class HangPolicy:
     pause_factor: float = 5.0
     after_error_s: float = 300.0
     after_exit_s: float = 120.0
-    unknown_activity_s: float = 14400.0
+    buffer_bytes: int = 4096
     phases: dict[str, PhaseLimit] = field(
         default_factory=lambda: {
             "startup": PhaseLimit(1800.0, 7200.0, 14400.0),
