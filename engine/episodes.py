@@ -45,21 +45,28 @@ def voices(traces: Sequence[Trace]) -> list[Voice]:
 
 
 def told(
-    traces: Sequence[Trace], ranks: Mapping[int, int | None], slow: SlowPolicy, stalled_us: int | None
+    traces: Sequence[Trace],
+    ranks: Mapping[int, int | None],
+    slow: SlowPolicy,
+    stalled_us: int | None,
+    *,
+    finished: bool = False,
 ) -> tuple[Episode, ...]:
     """Episodes in order of onset. ranks: rank of each stream, where its path tells; stalled_us: when a line first said that somebody waited too
-    long, if that ended the attempt."""
+    long, if that ended the attempt; finished: it reached its planned end, so that the quiet after its last step is no silence."""
     speaking = voices(traces)
     if not speaking:
         return ()
-    found = [*silences(traces, speaking, stalled_us), *slowdowns(speaking, ranks, slow)]
+    found = [*silences(traces, speaking, stalled_us, finished=finished), *slowdowns(speaking, ranks, slow)]
     return tuple(sorted(found, key=lambda e: (e.onset_us, e.kind))[:EPISODES_MAX])
 
 
 # ---- silence ----------------------------------------------------------------------------------------------------------
 
 
-def silences(traces: Sequence[Trace], speaking: Sequence[Voice], stalled_us: int | None) -> list[Episode]:
+def silences(
+    traces: Sequence[Trace], speaking: Sequence[Voice], stalled_us: int | None, *, finished: bool
+) -> list[Episode]:
     """Stretches without progress in any stream, longer than the limit."""
     lead = speaking[0]
     out: list[Episode] = []
@@ -72,7 +79,7 @@ def silences(traces: Sequence[Trace], speaking: Sequence[Voice], stalled_us: int
                     because=f"no progress for {(s.to_us - s.from_us) / 1e6:.0f} s; {s.limit.because}",
                 )
             )  # fmt: skip
-    last = _last_silence(traces, speaking, stalled_us)
+    last = _last_silence(traces, speaking, stalled_us) if not finished else None
     return [*out, last] if last is not None else out
 
 

@@ -194,7 +194,7 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *
         judged = schedule.told(judged, story.state)
     ranks = {n: facts.rank for n, facts, _, _ in story.streams}
     stalled = judged.cause.signal.time_us if judged.verdict == "stalled" and judged.cause is not None else None
-    unwell = episodes.told(traces, ranks, book.detect.slow, stalled)
+    unwell = episodes.told(traces, ranks, book.detect.slow, stalled, finished=judged.verdict == "completed")
     if judged.verdict in ("running-at-end", "unknown") and any(e.kind == "hung" and e.ended_us is None for e in unwell):
         judged = dataclasses.replace(judged, verdict="stalled", klass="hang")
     streams = tuple(StreamNo(t.stream) for t in traces)
