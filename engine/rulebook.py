@@ -13,6 +13,9 @@ from typing import Any, TypeVar
 
 import orjson
 
+from defib.engine.policies import POLICIES, P, restore
+from defib.engine.words import ConfigError, Problem
+
 T = TypeVar("T")
 
 
@@ -143,6 +146,9 @@ class Rulebook:
     prefixes: tuple[Template, ...]
     paths: tuple[Template, ...]
     refines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    policies: dict[str, dict[str, Any]] = field(
+        default_factory=dict
+    )  # checked values; `policy` makes the shape of them
 
     @cached_property
     def by_id(self) -> dict[str, Rule]:
@@ -159,6 +165,13 @@ class Rulebook:
     @cached_property
     def table_by_id(self) -> dict[str, Table]:
         return {t.id: t for t in self.tables}
+
+    def policy(self, shape: type[P]) -> P:
+        """The policy of this shape. Raises ConfigError where the rules hold none."""
+        name = next(n for n, known in POLICIES.items() if known is shape)
+        if name not in self.policies:
+            raise ConfigError([Problem("rules", 1, 1, f"there is no policy '{name}'", f"add policy/{name}.yaml")])
+        return restore(shape, self.policies[name])
 
     def to_json(self) -> bytes:
         return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_SORT_KEYS)
@@ -178,6 +191,7 @@ class Rulebook:
             prefixes=tuple(_build(Template, t) for t in raw["prefixes"]),
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
+            policies=raw["policies"],
         )
 
 
