@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from defib.adapters import rows, schema
 from defib.adapters.show import printable
+from defib.adapters.views import VIEWS
 from defib.engine.core import Append, JobJudged, StreamRead, StreamSeen
 from defib.engine.incidents import attempt_id
 from defib.engine.rulebook import Rulebook
@@ -93,22 +94,25 @@ class DuckStore:
     def _bring_up(self) -> None:
         """Tables and views as they are now, rows of an earlier version kept; classes and policy as the rules of this run have them."""
         have: dict[str, set[str]] = {}
-        for table, column in self.con.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall():
-            have.setdefault(table, set()).add(column)
-        if "meta" in have:
-            row = self.con.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-            if row and int(row[0]) > schema.VERSION:
-                raise StoreError(
-                    f"the history was written by a newer defib (schema {row[0]}); upgrade, or use another --db"
-                )
-        for statement in [*schema.tables(), *schema.additions(have), *schema.views()]:
-            self.con.execute(statement)
-        self.con.execute(
-            "INSERT OR REPLACE INTO meta VALUES ('schema', ?), ('rules', ?)", [str(schema.VERSION), self._book.hash]
-        )
-        for table, now in (("classes", rows.class_rows(self._book)), ("policy", rows.policy_rows(self._book))):
+        for name, column in self.con.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall():
+            have.setdefault(name, set()).add(column)
+        meta = dict(self.con.execute("SELECT key, value FROM meta").fetchall()) if "meta" in have else {}
+        if int(meta.get("schema", 0)) > schema.VERSION:
+            raise StoreError(
+                f"the history was written by a newer defib (schema {meta['schema']}); upgrade, or use another --db"
+            )
+        layout = schema.layout()
+        if meta.get("layout") != layout or not have.keys() >= {*schema.TABLES, *VIEWS}:
+            for statement in [*schema.tables(), *schema.additions(have), *schema.views()]:
+                self.con.execute(statement)
+        elif meta.get("rules") == self._book.hash:
+            return
+        now = {"schema": str(schema.VERSION), "layout": layout, "rules": self._book.hash}
+        for key, value in now.items():
+            self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
+        for table, told in (("classes", rows.class_rows(self._book)), ("policy", rows.policy_rows(self._book))):
             self.con.execute(f"DELETE FROM {table}")  # noqa: S608 - constant names
-            self._rows(table, now)
+            self._rows(table, told)
 
     def apply(self, effects: Iterable[object]) -> None:
         for effect in effects:
