@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 
+from defib.engine.detect import Detect
 from defib.engine.policies import POLICIES, P, restore
 from defib.engine.words import ConfigError, Problem
 
@@ -85,6 +86,11 @@ class Format:
     path: str = ""
     at: int = 1
 
+    @property
+    def prints_time(self) -> bool:
+        """Whether its lines tell seconds per step themselves."""
+        return any(f"(?P<{name}>" in p for p in (self.pattern, *self.more) for name in ("step_time", "rate"))
+
 
 @dataclass(frozen=True, slots=True)
 class FailureClass:
@@ -146,9 +152,9 @@ class Rulebook:
     prefixes: tuple[Template, ...]
     paths: tuple[Template, ...]
     refines: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    policies: dict[str, dict[str, Any]] = field(
-        default_factory=dict
-    )  # checked values; `policy` makes the shape of them
+    detect: Detect = field(default_factory=Detect)
+    # Checked values by the policy's name; `policy` makes the shape of them.
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def by_id(self) -> dict[str, Rule]:
@@ -191,6 +197,7 @@ class Rulebook:
             prefixes=tuple(_build(Template, t) for t in raw["prefixes"]),
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
+            detect=Detect.from_dict(raw["detect"]),
             policies=raw["policies"],
         )
 

@@ -139,7 +139,8 @@ def _assemble(digest: str, parsed: list[tuple[yamlpos.Positioned, Any]], policie
         elif isinstance(m, models.PathFile):
             paths += [_template(source, ("paths", i), t) for i, t in enumerate(m.paths)]
     return Rulebook(
-        digest, tuple(rules), tuple(formats), tuple(classes), tuple(tables), tuple(prefixes), tuple(paths), refines, policies
+        digest, tuple(rules), tuple(formats), tuple(classes), tuple(tables), tuple(prefixes), tuple(paths), refines,
+        policies=policies,
     )  # fmt: skip
 
 

@@ -25,6 +25,11 @@ CASES = [
     for i, framework in enumerate(FRAMEWORKS)
     for k, (kind, step) in enumerate([("preempted", 533), ("node-failure", 777), ("restart-in-job", 455)])
 ]
+SLOWED = replace(BASE, job_id="48990", name="slowed", log_every=5, eval_every=0), Fault("slowdown", step=400, depth=2.0)
+HUNG = (
+    replace(BASE, job_id="48991", name="hung", framework="torchtitan", layout="per-rank"),
+    Fault("nccl-timeout", step=433, rank=5),
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Told:
 def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """View -> job -> rows."""
     folder = tmp_path_factory.mktemp("chains")
-    write(folder / "logs", CASES, SEED)
+    write(folder / "logs", [*CASES, SLOWED, HUNG], SEED)
     db = str(folder / "history.duckdb")
     wire.replay(wire.ReplayOptions([str(folder / "logs")], db), lambda *_: None)
     con = duckdb.connect(db, read_only=True)
@@ -113,8 +118,31 @@ def test_the_gap_and_the_ratio(chain: Chain) -> None:
     assert job["ettr"] < job["kept_ratio"], "steps alone do not know of gaps and start-up"
 
 
+def test_a_slowdown_costs_its_share(views: Any) -> None:
+    """From step 400 on every step takes twice as long, so half of the time until the last step is lost."""
+    (act,) = play(*SLOWED, SEED)
+    told = Told.of(act)
+    slow = told.steps[-1][1] - told.kept(400)[-1][1]
+    (row,) = views["attempt_time"]["48990"]
+    assert row["slow_s"] == pytest.approx(slow, rel=0.05)
+    assert row["slow_lost_s"] == pytest.approx(slow / 2, rel=0.1)
+    assert row["counted_s"] == pytest.approx(told.steps[-1][1] - told.steps[0][1], abs=2 * STAMP_S), (
+        "slow steps count all the same"
+    )
+
+
+def test_the_wait_for_a_watchdog_is_a_stall(views: Any) -> None:
+    """Nothing moves after the last step until the timeout of ten minutes has passed."""
+    (act,) = play(*HUNG, SEED)
+    told = Told.of(act)
+    (row,) = views["attempt_time"]["48991"]
+    assert row["training_s"] == pytest.approx(told.steps[-1][1] - told.steps[0][1], abs=2 * STAMP_S)
+    assert 600 - STAMP_S <= row["stall_s"] <= act.ended - told.steps[-1][1] + STAMP_S
+    assert views["goodput"]["48991"][0]["stall_s"] == row["stall_s"]
+
+
 def test_the_fleet(views: Any) -> None:
     jobs = [r for rows in views["goodput"].values() for r in rows]
     (fleet,) = views["fleet_goodput"][""]
-    assert (fleet["jobs"], fleet["jobs_known"], fleet["attempts"]) == (len(CASES), len(CASES), 2 * len(CASES))
+    assert (fleet["jobs"], fleet["jobs_known"], fleet["attempts"]) == (len(jobs), len(jobs), 2 * len(CASES) + 2)
     assert fleet["ettr"] == pytest.approx(sum(j["counted_s"] for j in jobs) / sum(j["wall_s"] for j in jobs), abs=1e-4)
