@@ -13,6 +13,10 @@ from typing import Any, TypeVar
 
 import orjson
 
+from defib.engine.detect import Detect
+from defib.engine.policies import POLICIES, P, restore
+from defib.engine.words import ConfigError, Problem
+
 T = TypeVar("T")
 
 
@@ -83,6 +87,11 @@ class Format:
     path: str = ""
     at: int = 1
 
+    @property
+    def prints_time(self) -> bool:
+        """Whether its lines tell seconds per step themselves."""
+        return any(f"(?P<{name}>" in p for p in (self.pattern, *self.more) for name in ("step_time", "rate"))
+
 
 @dataclass(frozen=True, slots=True)
 class FailureClass:
@@ -144,6 +153,9 @@ class Rulebook:
     prefixes: tuple[Template, ...]
     paths: tuple[Template, ...]
     refines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    detect: Detect = field(default_factory=Detect)
+    # Checked values by the policy's name; `policy` makes the shape of them.
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def by_id(self) -> dict[str, Rule]:
@@ -160,6 +172,13 @@ class Rulebook:
     @cached_property
     def table_by_id(self) -> dict[str, Table]:
         return {t.id: t for t in self.tables}
+
+    def policy(self, shape: type[P]) -> P:
+        """The policy of this shape. Raises ConfigError where the rules hold none."""
+        name = next(n for n, known in POLICIES.items() if known is shape)
+        if name not in self.policies:
+            raise ConfigError([Problem("rules", 1, 1, f"there is no policy '{name}'", f"add policy/{name}.yaml")])
+        return restore(shape, self.policies[name])
 
     def to_json(self) -> bytes:
         return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_SORT_KEYS)
@@ -179,6 +198,8 @@ class Rulebook:
             prefixes=tuple(_build(Template, t) for t in raw["prefixes"]),
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
+            detect=Detect.from_dict(raw["detect"]),
+            policies=raw["policies"],
         )
 
 
