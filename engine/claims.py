@@ -82,6 +82,7 @@ def _same_event(lead: Signal, s: Signal, *, burst: bool) -> bool:
 
 
 def looks_back(case: Case, s: Signal) -> str | None:
+    """The capture a timeout line's rule looks back through; None for all others."""
     rule = case.book.by_id.get(s.rule)
     return rule.looks_back if rule is not None else None
 

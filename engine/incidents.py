@@ -17,7 +17,15 @@ from defib.engine import causes, episodes, schedule, stamps, suspects
 from defib.engine.case import Case
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import TRACES_MAX, StreamFold, Trace, main_counter
-from defib.engine.words import AttemptVerdict, JobKey, JobState, ProgressSummary, Signal, StreamFacts, StreamNo
+from defib.engine.words import (
+    AttemptVerdict,
+    JobKey,
+    JobState,
+    ProgressSummary,
+    Signal,
+    StreamFacts,
+    StreamNo,
+)
 
 SLOT = 1 << 20  # attempts one stream may show per restart count
 VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
@@ -206,7 +214,7 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *
     banners: set[str] = set().union(*(fold.frameworks for _, fold, _ in mine.values()))
     progress = _summary(traces)
     job, said = _job(story.job, traces)
-    notes = [*judged.notes, *([unsaid] if unsaid else []), *said, *_oddities(traces)]
+    notes = [*judged.notes, *([unsaid] if unsaid else []), *suspects.tally(case, judged), *said, *_oddities(traces)]
     for _, (_, _, (_, stream_notes)) in sorted(mine.items()):
         notes += [n for n in stream_notes if n not in notes]
     counts = [facts.restart_count for facts, _, _ in mine.values() if facts.restart_count is not None]
@@ -218,7 +226,8 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *
         restart_count=counts[0] if counts else None, index=index, streams=streams,
         framework=framework_of(traces, banners, book), verdict=judged.verdict, klass=judged.klass, cause=judged.cause,
         cascades=judged.cascades, progress=progress, clock=progress.clock if progress else ("event" if first else "none"),
-        notes=tuple(notes), evidence=judged.evidence, first_us=min(first, default=None), last_us=max(last, default=None),
+        notes=tuple(notes), evidence=(*judged.evidence, *suspects.shown(judged, suspect)),
+        first_us=min(first, default=None), last_us=max(last, default=None),
         first_line={StreamNo(t.stream): t.begin_line for t in traces}, last_line={StreamNo(t.stream): t.end_line for t in traces},
         episodes=unwell, suspect=suspect,
     )  # fmt: skip

@@ -16,7 +16,7 @@ from defib.engine.causes import Judgement
 from defib.engine.layout import Layout
 from defib.engine.voices import CLAIMS, PEER_CLASSES, bits, host, mechanism
 from defib.engine.witnesses import Found, by_names, by_peers, by_position, by_silence, lines_of
-from defib.engine.words import LIFECYCLE_MARKS, Cause, Signal, Suspect
+from defib.engine.words import LIFECYCLE_MARKS, Cause, Evidence, Signal, Suspect
 
 BREADTH_MIN, BREADTH_SHARE = 3, 0.2  # so many nodes (or ranks) with one error: its cause is outside of them
 ENDED = ("completed", "cancelled", "preempted", "time-limit", "running-at-end", "unknown")
@@ -31,6 +31,26 @@ def suspect(case: Case, judged: Judgement) -> Found:
         return None, ""
     found, why = _asked(case, cause, judged.verdict)
     return found, f"no suspect: {why}" if found is None and why else ""
+
+
+def shown(judged: Judgement, found: Suspect | None) -> tuple[Evidence, ...]:
+    """The lines that accuse the suspect, less those the story holds already."""
+    held = {(e.signal.stream, e.signal.offset, e.signal.rule) for e in judged.evidence}
+    lines = found.evidence if found is not None else ()
+    return tuple(Evidence("suspect", s) for s in lines if (s.stream, s.offset, s.rule) not in held)
+
+
+def tally(case: Case, judged: Judgement) -> list[str]:
+    """How many ranks were drawn in, as notes that begin with `then: `."""
+    if judged.cause is None or judged.verdict in ENDED:
+        return []
+    waited, noticed = case.voices.waited.ranks, case.voices.noticed.ranks
+    of = f" of {case.layout.world}" if case.layout.world else ""
+    told = (
+        (waited, "waited in a collective until it timed out"),
+        (noticed & ~waited, "complained that others were gone"),
+    )
+    return [f"then: {n}{of} rank{'s' if n > 1 else ''} {what}" for mask, what in told if (n := mask.bit_count())]
 
 
 def _asked(case: Case, cause: Cause, verdict: str) -> Found:
@@ -109,6 +129,9 @@ def shared(case: Case, s: Signal, layout: Layout) -> str:
     nodes = spread.nodes | {n for r in ranks if (n := layout.node_of(r)) is not None}
     if len(nodes) >= max(BREADTH_MIN, math.ceil(BREADTH_SHARE * layout.nodes)):
         return f"{len(nodes)} nodes show the same error at once, so its cause is not one of them"
+    logs = {host(t.node) for t in case.traces if t.node is not None}
+    if len(logs) > 1 and logs <= nodes:
+        return f"all {len(logs)} nodes show the same error at once, so its cause is not one of them"
     if s.domain in ("gpu", "node", "network") and len(nodes) <= 1:
         return ""  # several ranks of one node bear witness against that node
     many = max(len(ranks), len(spread.tasks))

@@ -126,5 +126,6 @@ def lines_of(signals: list[Signal]) -> tuple[Signal, ...]:
 
 
 def ranks_of(ranks: list[int]) -> str:
+    """Ranks in words, the first few of many."""
     shown = ", ".join(map(str, ranks[:6])) + (" …" if len(ranks) > 6 else "")
     return f"rank{'s' if len(ranks) > 1 else ''} {shown}"
