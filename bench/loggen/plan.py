@@ -110,11 +110,13 @@ def curriculum(d: Draw) -> Case:
 
 
 def pauses(d: Draw) -> Case:
-    """Long checkpoints and evaluations, the first of them late."""
-    first = d.some_step(0.3, 0.6)
-    d.change(checkpoint_every=first, checkpoint_s=d.rng.uniform(300.0, 1500.0))
+    """Long checkpoints and evaluations, the first of them late; as long as `quiet` ones where their begin is not printed."""
+    unsaid = {"lightning": ("checkpoint_s",), "nanogpt": ("eval_s",), "torchtitan": ("eval_s",)}
+    d.change(checkpoint_every=d.some_step(0.3, 0.6), checkpoint_s=d.rng.uniform(300.0, 1500.0))
     if d.rng.random() < 0.5:
         d.change(eval_every=d.some_step(0.3, 0.9), eval_s=d.rng.uniform(300.0, 1500.0))
+    for name in unsaid.get(d.job.framework, ()):
+        d.change(**{name: 0.5 * getattr(d.job, name)})
     return plain(d)
 
 
@@ -236,7 +238,7 @@ def hang(phase: Phase) -> Maker:
             return d.job, Fault("nccl-timeout", d.some_step(), phase, tells=tells)
         killer = d.rng.choice(("nobody", "nobody", "time-limit", "cancelled"))
         d.detail = f"{phase}-{'silent' if killer == 'nobody' else killer}"
-        wait = 3600.0 * (8.0 if killer == "nobody" else d.rng.uniform(2.0, 8.0))
+        wait = 3600.0 * (8.0 if killer == "nobody" else d.rng.uniform(5.0, 8.0))
         return d.job, Fault("hang-silent", d.some_step(), phase, wait_s=wait, killer=killer)
 
     return make
