@@ -16,10 +16,21 @@ import pyarrow as pa
 
 from defib.engine.counters import NONE, ProgressRows
 from defib.engine.incidents import JobStory, assemble
+from defib.engine.live import Live
 from defib.engine.observe import Observation
 from defib.engine.rulebook import Rule, Rulebook
 from defib.engine.trace import KEEP, KEEP_LIVE, StreamFold
-from defib.engine.words import AttemptVerdict, JobKey, RuleId, Signal, StreamFacts, StreamId, StreamNo
+from defib.engine.words import (
+    AttemptVerdict,
+    Episode,
+    JobKey,
+    JobState,
+    RuleId,
+    Signal,
+    StreamFacts,
+    StreamId,
+    StreamNo,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +44,10 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a batch said, rows of many streams together."""
+    """What a batch said, rows of many streams together. grown: (bytes, lines) read so far of every stream with new bytes."""
 
     observation: Observation
+    grown: dict[int, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +68,31 @@ class JobEnded:
     job: JobKey
 
 
-Event = StreamOpened | Observed | StreamEnded | JobEnded
+@dataclass(frozen=True, slots=True)
+class StreamLooked:
+    """A look at a live stream. trouble: why nobody can vouch for what it holds, else None."""
+
+    stream: int
+    trouble: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobSeen:
+    """What the scheduler says of a job."""
+
+    job: JobKey
+    state: JobState
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The observer's clock, microseconds, never going back. What was observed since the tick before arrived now."""
+
+    at_us: int
+
+
+Event = StreamOpened | Observed | StreamEnded | JobEnded | StreamLooked | JobSeen | Tick
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +135,20 @@ class JobJudged:
     windows: tuple[tuple[int, list[dict[str, object]]], ...]
 
 
-Effect = StreamSeen | Append | StreamRead | JobJudged
+@dataclass(frozen=True, slots=True)
+class HealthChanged:
+    """A running job's health is another now. episode: the stretch that begins, where one does."""
+
+    job: JobKey
+    attempt: int
+    was: str
+    health: str
+    at_us: int
+    because: str
+    episode: Episode | None = None
+
+
+Effect = StreamSeen | Append | StreamRead | JobJudged | HealthChanged
 
 
 @dataclass(slots=True)
@@ -119,23 +168,30 @@ class State:
     book: Rulebook
     streams: dict[int, OpenStream] = field(default_factory=dict)
     jobs: dict[JobKey, list[int]] = field(default_factory=dict)
+    live: Live = field(default_factory=Live)
 
 
 def advance(state: State, event: Event) -> list[Effect]:
     """Take one event in; give back what is to be done, in order."""
     match event:
         case StreamOpened():
-            assert event.stream not in state.streams, "a stream number is used once"
-            fold = StreamFold(event.stream, state.book.format_by_id)
-            state.streams[event.stream] = OpenStream(event.id, event.facts, fold)
-            state.jobs.setdefault(event.facts.job, []).append(event.stream)
-            return [StreamSeen(event.stream, event.id, event.facts)]
+            return _opened(state, event)
         case Observed():
-            return _observed(state, event.observation)
+            return _observed(state, event)
         case StreamEnded():
             return _ended(state, event)
         case JobEnded():
             return _judged(state, event.job)
+        case StreamLooked():
+            state.live.looked(state.streams[event.stream].facts.job, event.stream, event.trouble)
+            return []
+        case JobSeen():
+            state.live.told(event.job, event.state, event.name)
+            return []
+        case Tick():
+            return [
+                HealthChanged(*found) for found in state.live.tick(event.at_us, state.book, state.jobs, state.streams)
+            ]
 
 
 def check(state: State) -> None:
@@ -155,7 +211,20 @@ def check(state: State) -> None:
             assert all(t.counts[r] >= n for r, n in held.items()), "what is kept is counted"
 
 
-def _observed(state: State, seen: Observation) -> list[Effect]:
+def _opened(state: State, event: StreamOpened) -> list[Effect]:
+    assert event.stream not in state.streams, "a stream number is used once"
+    elder = state.live.habits_of(event.facts.job_name)
+    fold = StreamFold(event.stream, state.book.format_by_id, state.book.detect, elder)
+    state.streams[event.stream] = OpenStream(event.id, event.facts, fold)
+    state.jobs.setdefault(event.facts.job, []).append(event.stream)
+    return [StreamSeen(event.stream, event.id, event.facts)]
+
+
+def _observed(state: State, event: Observed) -> list[Effect]:
+    seen = event.observation
+    state.live.grew({n: (state.streams[n].facts.job, read) for n, (read, _) in event.grown.items()})
+    for stream, (read, lines) in event.grown.items():
+        state.streams[stream].fold.reached(read, lines)
     for stream, names in seen.frameworks.items():
         state.streams[stream].fold.frameworks |= names
     signals = _signals_by_stream(state.book, seen.signals)
@@ -183,10 +252,10 @@ def _ended(state: State, event: StreamEnded) -> list[Effect]:
 
 def _judged(state: State, job: JobKey) -> list[Effect]:
     members = state.jobs.pop(job)
-    story = JobStory(
-        job, [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members]
-    )
+    streams = [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members]
+    story = JobStory(job, streams, state.live.state_of(job))
     attempts, windows = assemble(story, state.book)
+    attempts = state.live.end(job, attempts, [fold for _, _, fold, _ in streams])
     for n in members:
         del state.streams[n]
     return [JobJudged(job, attempts, windows)]
@@ -215,6 +284,7 @@ def signal(book: Rulebook, row: dict[str, object]) -> Signal:
     return Signal(
         RuleId(rule.id), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
         row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, _mark(rule), rule.generic, says.title, row["year_us"],  # type: ignore[arg-type, attr-defined]
+        None, rule.phase, rule.edge,
     )  # fmt: skip
 
 
@@ -247,10 +317,10 @@ def _rows(rows: pl.DataFrame) -> ProgressRows:
     )
     return ProgressRows(
         whole("offset"), whole("line"), whole("time_us"), rows["format"].to_list(), whole("step"), whole("total"), whole("rank"),
-        real("step_time_s"), real("throughput"), real("tflops"), bad,
+        real("step_time_s"), real("throughput"), real("tflops"), bad, real("samples"), real("tokens"),
     )  # fmt: skip
 
 
 def _no_rows() -> ProgressRows:
     i, f = np.empty(0, np.int64), np.empty(0, np.float64)
-    return ProgressRows(i, i, i, [], i, i, i, f, f, f, np.empty(0, bool))
+    return ProgressRows(i, i, i, [], i, i, i, f, f, f, np.empty(0, bool), f, f)

@@ -12,13 +12,18 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from defib.engine.detect import Detect
+from defib.engine.rhythm import Habits, Rhythm
 from defib.engine.rulebook import Format
 from defib.engine.sketch import Sketch
+from defib.engine.slowdown import Slowdown
 from defib.engine.windows import Windows
 
 I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
 NONE = int(np.iinfo(np.int64).min)  # "no value" in integer columns
 RANKS_MAX = 4096  # of which the last step is remembered
+UNDECIDED = 4  # rows forward by which a log has shown whether it tells how much work a step holds
 SETTLED = 8  # advances after which a counter that never repeated a step is known to have one printer
 
 
@@ -46,9 +51,27 @@ class ProgressRows:
     throughput: npt.NDArray[np.float64]
     tflops: npt.NDArray[np.float64]
     bad_loss: npt.NDArray[np.bool_]  # a loss was printed and is not a finite number
+    samples: npt.NDArray[np.float64]  # consumed so far
+    tokens: npt.NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.offset)
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What went on between the rows of a counter: phases told (name -> last place) before them, and the places of evaluation's own steps."""
+
+    touched: dict[str, int]
+    evaluation: I64
+
+    def phases(self, last: int, offsets: I64) -> list[tuple[str, ...]]:
+        """For each row the phases spoken of since the row before it (the first: since `last`)."""
+        begins = np.concatenate(([last], offsets[:-1]))
+        evaluated = np.searchsorted(self.evaluation, offsets) > np.searchsorted(self.evaluation, begins, side="right")
+        out: list[tuple[str, ...]] = [("evaluation",) if e else () for e in evaluated.tolist()]
+        out[0] = tuple(sorted({*out[0], *(name for name, at in self.touched.items() if at > last)}))
+        return out
 
 
 @dataclass(slots=True)
@@ -91,27 +114,29 @@ class Pace:
         return Pace(self.first, self.last, self.interval, self.advances, self.repeats, dict(self.by_rank))
 
 
-@dataclass(slots=True)
 class Counter:
     """One growing number of a run."""
 
-    format: Format
-    total: int | None
-    first_step: int = NONE
-    last_step: int = NONE
-    points: int = 0
-    forward: int = 0  # rows that took the step forward
-    nan_losses: int = 0
-    setbacks: int = 0  # times the step went back without a new run
-    stamp: tuple[int, int] | None = None  # step and time of the last stamped row
-    last_at: int = 0
-    pace: Pace = field(default_factory=Pace)
-    printed: Sketch = field(default_factory=Sketch)  # seconds per step as printed
-    stamped: Sketch = field(default_factory=Sketch)  # seconds per step between time stamps
-    throughput: Sketch = field(default_factory=Sketch)
-    tflops: Sketch = field(default_factory=Sketch)
-    step_clock_s: float = 0.0
-    windows: Windows = field(default_factory=Windows)
+    def __init__(self, fmt: Format, total: int | None, detect: Detect, elder: Habits | None = None) -> None:
+        self.format = fmt
+        self.total = total
+        self.first_step = self.last_step = NONE
+        self.points = 0
+        self.forward = 0  # rows that took the step forward
+        self.nan_losses = 0
+        self.setbacks = 0  # times the step went back without a new run
+        self.stamp: tuple[int, int] | None = None  # step and time of the last stamped row
+        self.last_at = 0
+        self.pace = Pace()
+        self.printed = Sketch()  # seconds per step as printed
+        self.stamped = Sketch()  # seconds per step between time stamps
+        self.throughput = Sketch()
+        self.tflops = Sketch()
+        self.step_clock_s = 0.0
+        self.windows = Windows()
+        self.work = Work(fmt)
+        self.rhythm = Rhythm(detect.hang, elder)
+        self.slowdown = Slowdown(detect.slow)
 
     @property
     def advances(self) -> int:
@@ -130,16 +155,18 @@ class Counter:
         self.tflops.add(rows.tflops[at])
         self.nan_losses += int(np.count_nonzero(rows.bad_loss[at]))
 
-    def advance(self, rows: ProgressRows, at: I64) -> int | None:
-        """Fold rows with a step; returns the row of the last step forward, if any."""
+    def advance(self, rows: ProgressRows, at: I64, between: Between) -> int | None:
+        """Fold rows with a step; returns the row of the last step forward, if any. between: what went on between them."""
         steps = rows.step[at]
         before = np.concatenate(([self.last_step], steps[:-1]))
         moved = steps != before
         back = (steps < before) & (before != NONE)
+        forward = np.flatnonzero(moved & ~back)
         self.points += len(at)
         self.printed.add(rows.step_time_s[at][moved])
         self._window(rows, at, moved, before)
-        self._stamp(steps, rows.time_us[at])
+        per_step = self._between(steps, rows.time_us[at])
+        self._detect(rows, at, forward, before, per_step, between)
         for step, rank in zip(steps.tolist(), rows.rank[at].tolist(), strict=True):
             self.pace.take(step, rank)
         self.setbacks += int(np.count_nonzero(back))
@@ -149,21 +176,55 @@ class Counter:
             self.first_step = min(self.first_step, int(steps.min()))
         self.last_step = int(steps[-1])
         self.last_at = int(rows.offset[at[-1]])
-        forward = np.flatnonzero(moved & ~back)
         self.forward += len(forward)
         return int(at[forward[-1]]) if len(forward) else None
 
-    def _stamp(self, steps: I64, times: I64) -> None:
-        """Seconds per step between printed stamps, where the counter moves forward."""
-        stamped = times != NONE
-        if not stamped.any():
+    def _detect(self, rows: ProgressRows, at: I64, forward: I64, before: I64, per_step: F64, between: Between) -> None:
+        """Feed the detectors with the steps forward: the rhythm where lines carry stamps, the pace where seconds per step are known."""
+        if not len(forward):
             return
+        picked = at[forward]
+        steps, origin = rows.step[picked], before[forward]
+        ahead = _ahead(steps, origin)
+        printed = rows.step_time_s[picked]
+        phases = between.phases(self.last_at, rows.offset[picked])
+        stamped = np.flatnonzero(rows.time_us[picked] != NONE)
+        here = picked[stamped]
+        self.rhythm.add(
+            rows.time_us[here], steps[stamped], rows.offset[here], rows.line[here],
+            [phases[i] for i in stamped.tolist()], (printed * ahead)[stamped],
+        )  # fmt: skip
+        if self.format.prints_time:
+            step_s = printed
+        else:  # where something else went on between the stamps the time was not training alone
+            step_s = np.where([not p for p in phases], per_step[forward], np.nan)
+        work = self.work.of(rows, picked, steps, step_s)
+        known = np.flatnonzero(np.isfinite(step_s) & (step_s > 0) & (ahead > 0) & np.isfinite(work) & (work > 0))
+        told = picked[known]
+        self.slowdown.add(
+            steps[known],
+            ahead[known],
+            step_s[known],
+            work[known],
+            rows.time_us[told],
+            rows.offset[told],
+            rows.line[told],
+        )
+
+    def _between(self, steps: I64, times: I64) -> F64:
+        """Seconds per step between printed stamps where the counter moves forward, else NaN."""
+        out = np.full(len(steps), np.nan)
+        stamped = np.flatnonzero(times != NONE)
+        if not len(stamped):
+            return out
         last = self.stamp or (NONE, NONE)
         s = np.concatenate(([last[0]], steps[stamped]))
         u = np.concatenate(([last[1]], times[stamped]))
         forward = (s[:-1] != NONE) & (s[1:] > s[:-1]) & (u[1:] > u[:-1])
-        self.stamped.add((u[1:][forward] - u[:-1][forward]) / 1e6 / (s[1:][forward] - s[:-1][forward]))
+        out[stamped[forward]] = (u[1:][forward] - u[:-1][forward]) / 1e6 / (s[1:][forward] - s[:-1][forward])
+        self.stamped.add(out[stamped[forward]])
         self.stamp = (int(s[-1]), int(u[-1]))
+        return out
 
     def _window(self, rows: ProgressRows, at: I64, moved: npt.NDArray[np.bool_], before: I64) -> None:
         """Put the advances on the counter's clock: the step clock until the first stamp, which starts the windows anew on event time."""
@@ -174,17 +235,105 @@ class Counter:
         if begin < len(at):
             if self.stamp is None:
                 self.windows = Windows()
-            here = at[begin:][moved[begin:] & stamped[begin:]]
-            self.windows.add(rows.time_us[here] / 1e6, rows.step[here], rows.step_time_s[here])
+            told = at[begin:][stamped[begin:]]
+            self.windows.ranks(rows.time_us[told] / 1e6, rows.rank[told], rows.step_time_s[told])
+            here = moved[begin:] & stamped[begin:]
+            picked = at[begin:][here]
+            ahead = _ahead(rows.step[picked], before[begin:][here])
+            self.windows.add(
+                rows.time_us[picked] / 1e6,
+                rows.step[picked],
+                rows.step_time_s[picked],
+                ahead,
+                self._tokens(rows, picked, ahead),
+            )
 
     def _by_steps(self, rows: ProgressRows, at: I64, moved: npt.NDArray[np.bool_], before: I64) -> None:
-        picked = at[moved]
-        steps, step_s = rows.step[picked], rows.step_time_s[picked]
-        known = np.isfinite(step_s)
-        ahead = np.where(before[moved] == NONE, 1, np.maximum(steps - before[moved], 0))[known]
-        clock = np.cumsum(np.concatenate(([self.step_clock_s], step_s[known] * ahead)))
+        """On the step clock: rows that say a step again stand where that step does."""
+        known = np.isfinite(rows.step_time_s[at])
+        ahead = np.where(moved & known, np.where(before == NONE, 1, np.maximum(rows.step[at] - before, 0)), 0)
+        passed = np.where(ahead > 0, np.nan_to_num(rows.step_time_s[at]) * ahead, 0.0)
+        clock = np.cumsum(np.concatenate(([self.step_clock_s], passed)))[1:]
         self.step_clock_s = float(clock[-1])
-        self.windows.add(clock[1:], steps[known], step_s[known])
+        self.windows.ranks(clock[known], rows.rank[at][known], rows.step_time_s[at][known])
+        here = moved & known
+        picked = at[here]
+        self.windows.add(
+            clock[here], rows.step[picked], rows.step_time_s[picked],
+            _ahead(rows.step[picked], before[here]), self._tokens(rows, picked, ahead[here]),
+        )  # fmt: skip
+
+    def _tokens(self, rows: ProgressRows, at: I64, ahead: I64) -> F64:
+        """Tokens trained on in the steps of each row, where the throughput of the whole run is printed in tokens; else NaN."""
+        if self.format.throughput_unit != "tokens/s":
+            return np.full(len(at), np.nan)
+        return np.rint(rows.throughput[at] * rows.step_time_s[at] * ahead)
+
+
+def _ahead(steps: I64, before: I64) -> I64:
+    """Steps forward each row makes; the first row of a counter and a row that goes back make none."""
+    return np.where(before == NONE, 0, np.maximum(steps - before, 0))
+
+
+class Work:
+    """How much work a step holds, so that a longer sequence or a bigger batch is not taken for a slower run.
+
+    From what the log prints, best first: TFLOP/s per GPU, tokens/s, tokens so far, samples/s, samples so far. Which one is settled by the
+    first of the counter's first rows that has any.
+    """
+
+    def __init__(self, fmt: Format) -> None:
+        self._rate = (fmt.throughput_unit or "").split("/")[0]
+        self._kind: str | None = None
+        self._rows = 0
+        self._total: tuple[int, float] | None = None
+
+    def of(self, rows: ProgressRows, at: I64, steps: I64, step_s: F64) -> F64:
+        """Work per step of rows, in units of its own: 1 where the log tells nothing of it, NaN where this row does not and others do."""
+        if self._kind is None:
+            undecided = min(len(at), max(0, UNDECIDED - self._rows))
+            self._rows += undecided
+            self._kind = self._choose(rows, at[:undecided]) or ("none" if self._rows >= UNDECIDED else None)
+            if self._kind is not None:
+                self._rows = UNDECIDED
+            if self._kind == "none":
+                return np.where(np.arange(len(at)) < undecided, np.nan, 1.0)
+        match self._kind:
+            case "tflops":
+                return rows.tflops[at] * step_s
+            case "tokens/s" | "samples/s":
+                return rows.throughput[at] * step_s
+            case "tokens":
+                return self._grown(rows.tokens[at], steps)
+            case "samples":
+                return self._grown(rows.samples[at], steps)
+        return np.full(len(at), np.nan if self._kind is None else 1.0)
+
+    def _choose(self, rows: ProgressRows, at: I64) -> str | None:
+        def any_of(values: F64) -> int | None:
+            found = np.flatnonzero(np.isfinite(values) & (values > 0))
+            return int(found[0]) if len(found) else None
+
+        rate = any_of(rows.throughput[at]) if self._rate in ("tokens", "samples") else None
+        seen = [
+            ("tflops", any_of(rows.tflops[at])), ("tokens/s", rate if self._rate == "tokens" else None),
+            ("tokens", any_of(rows.tokens[at])), ("samples/s", rate if self._rate == "samples" else None),
+            ("samples", any_of(rows.samples[at])),
+        ]  # fmt: skip
+        first = min((i for _, i in seen if i is not None), default=None)
+        return next((kind for kind, i in seen if i == first), None) if first is not None else None
+
+    def _grown(self, total: F64, steps: I64) -> F64:
+        """Per step, from a running total. The first row says nothing."""
+        last = self._total or (NONE, np.nan)
+        s = np.concatenate(([last[0]], steps))
+        v = np.concatenate(([last[1]], total))
+        out = np.full(len(steps), np.nan)
+        ok = (s[:-1] != NONE) & (s[1:] > s[:-1]) & (v[1:] > v[:-1])
+        out[ok] = (v[1:][ok] - v[:-1][ok]) / (s[1:][ok] - s[:-1][ok])
+        if len(steps):
+            self._total = (int(s[-1]), float(v[-1]))
+        return out
 
 
 def first_setback(pace: Pace, steps: I64, ranks: I64, *, announced: bool) -> int | None:

@@ -9,9 +9,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from defib.engine.blocks import Batch, LineCutter, clean
-from defib.engine.core import Event, JobEnded, Observed, State, StreamEnded, StreamOpened, advance, check
-from defib.engine.observe import Observer
-from defib.engine.ports import Closed, Data, JobClosed, Opened, Sink, Source, SourceItem
+from defib.engine.core import (
+    Event,
+    JobEnded,
+    JobSeen,
+    Observed,
+    State,
+    StreamEnded,
+    StreamLooked,
+    StreamOpened,
+    Tick,
+    advance,
+    check,
+)  # fmt: skip
+from defib.engine.observe import NOTHING, Observer
+from defib.engine.ports import Closed, Data, JobClosed, JobTold, Looked, Opened, Sink, Source, SourceItem, Ticked
 
 BATCH_BYTES = 4 * 1024 * 1024
 TAIL_BYTES = 4096
@@ -52,6 +64,7 @@ class Drive:
     verify: bool = False  # check invariants after every event (tests)
     _readers: dict[int, Reader] = field(default_factory=dict)
     _batch: Batch = field(default_factory=Batch)
+    _grown: set[int] = field(default_factory=set)  # streams with new bytes since the last batch
     _after: list[Event] = field(default_factory=list)  # events that wait for the batch before them
 
     def run(self, source: Source) -> None:
@@ -68,6 +81,7 @@ class Drive:
             case Data():
                 reader = self._readers[item.stream]
                 reader.read += len(item.data)
+                self._grown.add(item.stream)
                 reader.tail = (reader.tail + item.data[-TAIL_BYTES:])[-TAIL_BYTES:]
                 for piece in reader.cutter.feed(item.data):
                     self._batch.add(piece)
@@ -79,13 +93,22 @@ class Drive:
                 self._after.append(reader.end(item.stream, item.note))
             case JobClosed():
                 self._after.append(JobEnded(item.job))
+            case Looked():
+                self._after.append(StreamLooked(item.stream, item.trouble))
+            case JobTold():
+                self._after.append(JobSeen(item.job, item.state, item.name))
+            case Ticked():
+                self._after.append(Tick(item.at_us))
+                self._flush()
         if self._batch.size >= self.batch_bytes or len(self._after) > 1000:
             self._flush()
 
     def _flush(self) -> None:
         batch, self._batch = self._batch, Batch()
-        if batch.size:
-            self._advance(Observed(self.observer.observe(batch)))
+        grown = {n: (r.read, r.cutter.lines) for n in sorted(self._grown) if (r := self._readers.get(n)) is not None}
+        self._grown.clear()
+        if batch.size or grown:
+            self._advance(Observed(self.observer.observe(batch) if batch.size else NOTHING, grown))
         after, self._after = self._after, []
         for event in after:
             if isinstance(event, StreamEnded):

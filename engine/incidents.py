@@ -13,11 +13,10 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from defib.engine import causes, stamps
-from defib.engine.counters import Counter
+from defib.engine import causes, episodes, schedule, stamps
 from defib.engine.rulebook import Rulebook
-from defib.engine.trace import TRACES_MAX, StreamFold, Trace
-from defib.engine.words import AttemptVerdict, JobKey, ProgressSummary, Signal, StreamFacts, StreamNo
+from defib.engine.trace import TRACES_MAX, StreamFold, Trace, main_counter
+from defib.engine.words import AttemptVerdict, JobKey, JobState, ProgressSummary, Signal, StreamFacts, StreamNo
 
 SLOT = 1 << 20  # attempts one stream may show per restart count
 VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
@@ -25,10 +24,11 @@ VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """(stream, facts, fold, (tail lines, notes)) of every stream of one job."""
+    """(stream, facts, fold, (tail lines, notes)) of every stream of one job, and the last the scheduler said of it."""
 
     job: JobKey
     streams: list[tuple[int, StreamFacts, StreamFold, tuple[tuple[str, ...], tuple[str, ...]]]]
+    state: JobState | None = None
 
 
 def assemble(
@@ -47,7 +47,7 @@ def assemble(
         traces = slots[slot]
         # A restart count in the paths numbers the attempts; without one they count from 0.
         index = max(index + 1, slot // SLOT)
-        verdict = _verdict(story, traces, index, book)
+        verdict = _verdict(story, traces, index, book, final=slot == max(slots))
         attempts.append(verdict)
         for t in traces:
             main = main_counter([t])
@@ -141,22 +141,6 @@ def _slot_of(t: Trace, k: int, traces: list[Trace], lead: list[Trace]) -> int:
     return len(lead) - len(traces) + k
 
 
-def main_counter(traces: list[Trace]) -> Counter | None:
-    """The counter that speaks for the run: training before the rest, native formats before bars, then the one that moved most.
-
-    Where no training step was printed a bar of preparation or evaluation still tells how far the run came (its kind says so).
-    """
-    counters = [c for t in traces for c in t.counters.values() if c.format.of is None]
-    for kinds in (("train",), ("eval", "other")):
-        mine = [c for c in counters if c.format.kind in kinds]
-        moving = [c for c in mine if c.advances > 1] or [c for c in mine if c.advances]
-        if moving and kinds == ("train",):
-            return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
-        if moving:
-            return max(moving, key=lambda c: c.last_at)
-    return None
-
-
 def _summary(traces: list[Trace]) -> ProgressSummary | None:
     main = main_counter(traces)
     if main is None:
@@ -203,9 +187,16 @@ def _refined(framework: str, book: Rulebook) -> set[str]:
     return out
 
 
-def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook) -> AttemptVerdict:
+def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *, final: bool) -> AttemptVerdict:
     errors = frozenset(n for n, facts, _, _ in story.streams if facts.channel == "err")
     judged = causes.judge(traces, book, errors)
+    if final and story.state is not None:
+        judged = schedule.told(judged, story.state)
+    ranks = {n: facts.rank for n, facts, _, _ in story.streams}
+    stalled = judged.cause.signal.time_us if judged.verdict == "stalled" and judged.cause is not None else None
+    unwell = episodes.told(traces, ranks, book.detect.slow, stalled, finished=judged.verdict == "completed")
+    if judged.verdict in ("running-at-end", "unknown") and any(e.kind == "hung" and e.ended_us is None for e in unwell):
+        judged = dataclasses.replace(judged, verdict="stalled", klass="hang")
     streams = tuple(StreamNo(t.stream) for t in traces)
     mine = {n: (facts, fold, tail) for n, facts, fold, tail in story.streams if n in streams}
     banners: set[str] = set().union(*(fold.frameworks for _, fold, _ in mine.values()))
@@ -225,6 +216,7 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook) -
         cascades=judged.cascades, progress=progress, clock=progress.clock if progress else ("event" if first else "none"),
         notes=tuple(notes), evidence=judged.evidence, first_us=min(first, default=None), last_us=max(last, default=None),
         first_line={StreamNo(t.stream): t.begin_line for t in traces}, last_line={StreamNo(t.stream): t.end_line for t in traces},
+        episodes=unwell,
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from defib.engine.progress import ProgressReader
 from defib.engine.rulebook import Rulebook
 from defib.engine.scan import Scanner
 from defib.engine.signals import SignalReader
+from defib.engine.words import PROGRESS, SIGNALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,9 @@ class Observation:
     signals: pa.Table
     progress: pa.Table
     frameworks: dict[int, frozenset[str]] = field(default_factory=dict)
+
+
+NOTHING = Observation(SIGNALS.empty_table(), PROGRESS.empty_table())
 
 
 class Observer:

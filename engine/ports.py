@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from defib.engine.words import JobKey, StreamFacts, StreamId
+from defib.engine.words import JobKey, JobState, StreamFacts, StreamId
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,38 @@ class JobClosed:
     job: JobKey
 
 
-SourceItem = Opened | Data | Closed | JobClosed
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """A live stream was looked at. trouble: why nobody can vouch for what it holds now (unreadable, vanished, stale), else None."""
+
+    stream: int
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobTold:
+    """What a scheduler says of a job now."""
+
+    job: JobKey
+    state: JobState
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """A live source's clock, microseconds, never going back: everything handed over since the tick before has arrived by now."""
+
+    at_us: int
+
+
+SourceItem = Opened | Data | Closed | JobClosed | Looked | JobTold | Ticked
 
 
 class Source(Protocol):
-    """Where bytes come from. `poll` never blocks for long: [] means nothing yet, None means nothing ever again."""
+    """Where bytes come from. `poll` never blocks for long: [] means nothing yet, None means nothing ever again.
+
+    A live source ends every poll with a tick; a source of finished logs never ticks.
+    """
 
     def poll(self) -> list[SourceItem] | None: ...
 

@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from defib.engine.detect import Detect
+
 T = TypeVar("T")
 
 
@@ -82,6 +84,11 @@ class Format:
     path: str = ""
     at: int = 1
 
+    @property
+    def prints_time(self) -> bool:
+        """Whether its lines tell seconds per step themselves."""
+        return any(f"(?P<{name}>" in p for p in (self.pattern, *self.more) for name in ("step_time", "rate"))
+
 
 @dataclass(frozen=True, slots=True)
 class FailureClass:
@@ -143,6 +150,7 @@ class Rulebook:
     prefixes: tuple[Template, ...]
     paths: tuple[Template, ...]
     refines: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    detect: Detect = field(default_factory=Detect)
 
     @cached_property
     def by_id(self) -> dict[str, Rule]:
@@ -178,6 +186,7 @@ class Rulebook:
             prefixes=tuple(_build(Template, t) for t in raw["prefixes"]),
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
+            detect=Detect.from_dict(raw["detect"]),
         )
 
 

@@ -15,7 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from defib.engine.counters import I64, NONE, Counter, Pace, Point, ProgressRows, first_setback
+from defib.engine.counters import I64, NONE, Between, Counter, Pace, Point, ProgressRows, first_setback
+from defib.engine.detect import Detect
+from defib.engine.phases import Phases
+from defib.engine.rhythm import Habits
 from defib.engine.rulebook import Format
 from defib.engine.words import LIFECYCLE_MARKS, Signal
 
@@ -57,6 +60,7 @@ class Trace:
     trouble_line: int = 0  # last line of anything that is not a locator
     first_us: int | None = None
     last_us: int | None = None
+    phases: Phases = field(default_factory=Phases)
     spoke: bool = False  # holds any signal or progress
     begun: bool = False  # launched, moved, or failed: more than the noise of a batch script
     lived: bool = False  # moved or failed: more than a launch
@@ -90,6 +94,7 @@ class Trace:
         if live < KEEP_LIVE:
             self.live.append(s)
         self.last_by_rule[s.rule] = s
+        self.phases.told(s)
         self.lived |= s.role in ("root", "candidate") or s.mark in LIFECYCLE_MARKS
         self.begun |= self.lived or s.mark in BEGINNINGS
         if s.role != "locator":
@@ -111,8 +116,10 @@ class Trace:
         self.forward += steps
         if self.progress is None or point.offset > self.progress.offset:
             self.progress = point
-        if kind == "train" and (self.training is None or point.offset > self.training.offset):
-            self.training = point
+        if kind == "train":
+            if self.training is None or point.offset > self.training.offset:
+                self.training = point
+            self.phases.moved()
         if self.ended is not None and self.survived(self.ended):
             self.ended = None
         if self.pending is not None and self.pending.offset < point.offset:
@@ -141,9 +148,11 @@ class Trace:
 class StreamFold:
     """Folds one stream. `fold` in offset order, then `finish` once."""
 
-    def __init__(self, stream: int, formats: dict[str, Format]) -> None:
+    def __init__(self, stream: int, formats: dict[str, Format], detect: Detect, elder: Habits | None = None) -> None:
         self.stream = stream
+        self.elder = elder or Habits()  # what the attempts before this one showed
         self._formats = formats
+        self._detect = detect
         self._heads = {f.of for f in formats.values() if f.of is not None}
         self.frameworks: set[str] = set()
         self.traces = [Trace(stream, 0, 1)]
@@ -161,6 +170,10 @@ class StreamFold:
             at = max(at, until)
             self._signal(s)
         self._progress(progress, at, len(progress))
+
+    def reached(self, offset: int, line: int) -> None:
+        """How far the stream has been read, while it is live."""
+        self.now.end_offset, self.now.end_line = max(self.now.end_offset, offset), max(self.now.end_line, line)
 
     def finish(self, end_offset: int, end_line: int) -> None:
         self.now.end_offset, self.now.end_line = end_offset, end_line
@@ -196,6 +209,7 @@ class StreamFold:
         for s in old.give_up_from(offset):
             new.keep(s)
         self.traces.append(new)
+        self.elder = self.elder.with_(habits(old))
         return new
 
     def _progress(self, rows: ProgressRows, start: int, end: int) -> None:
@@ -257,18 +271,23 @@ class StreamFold:
             mine = [c for (name, _), c in t.counters.items() if name == fmt_id]
             if mine:
                 heads[fmt_id] = [(-1, max(mine, key=lambda c: c.last_at))]
+        told = [at for (name, _), at in groups.items() if self._formats[name].kind == "eval"]
+        evaluation = np.sort(rows.offset[np.concatenate(told)]) if told else np.empty(0, np.int64)
+        between = Between(dict(t.phases.touched), evaluation)
         for key, rows_of in groups.items():
             fmt = self._formats[key[0]]
             at = rows_of[rows.step[rows_of] != NONE]
             if fmt.of is not None or not len(at) or (key not in t.counters and len(t.counters) >= COUNTERS_MAX):
                 continue
-            counter = t.counters.setdefault(key, Counter(fmt, key[1]))
+            counter = t.counters.get(key)
+            if counter is None:
+                counter = t.counters[key] = Counter(fmt, key[1], self._detect, self.elder)
             if fmt.kind != "train":
                 total = int(rows.total[at[-1]])
                 counter.total = None if total == NONE else total
             counter.values(rows, rows_of)
             before = counter.forward
-            forward = counter.advance(rows, at)
+            forward = counter.advance(rows, at, between)
             self._spoke(t, fmt, rows, at)
             if forward is not None and fmt.kind != "other":
                 time = int(rows.time_us[forward])
@@ -276,6 +295,8 @@ class StreamFold:
                 t.moved_on(point, fmt.kind, counter.forward - before)
             if fmt.id in self._heads:
                 heads.setdefault(fmt.id, []).extend((int(rows.offset[i]), counter) for i in at)
+        if len(evaluation) and (t.training is None or evaluation[-1] > t.training.offset):
+            t.phases.touch(int(evaluation[-1]), "evaluation")
         return heads
 
     def _values(
@@ -303,6 +324,34 @@ class StreamFold:
         if len(known):
             t.see_time(int(known.min()))
             t.see_time(int(known.max()))
+
+
+def main_counter(traces: Sequence[Trace]) -> Counter | None:
+    """The counter that speaks for the run: training before the rest, native formats before bars, then the one that moved most.
+
+    Where no training step was printed a bar of preparation or evaluation still tells how far the run came (its kind says so).
+    """
+    counters = [c for t in traces for c in t.counters.values() if c.format.of is None]
+    for kinds in (("train",), ("eval", "other")):
+        mine = [c for c in counters if c.format.kind in kinds]
+        moving = [c for c in mine if c.advances > 1] or [c for c in mine if c.advances]
+        if moving and kinds == ("train",):
+            return max(moving, key=lambda c: (c.format.priority, c.advances, c.last_at))
+        if moving:
+            return max(moving, key=lambda c: c.last_at)
+    return None
+
+
+def habits(t: Trace) -> Habits:
+    """What an attempt after this one may take over: its gaps, pauses and phases, and how long it took to the first step."""
+    main = main_counter([t])
+    if main is None or main.format.kind != "train":
+        return Habits()
+    own = main.rhythm.habits()
+    began = main.rhythm.first_us
+    if began is None or t.first_us is None or began <= t.first_us:
+        return own
+    return own.with_(Habits(phases={"startup": (began - t.first_us) / 1e6}))
 
 
 def counts_steps(fmt: Format) -> bool:

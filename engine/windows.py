@@ -14,15 +14,23 @@ import pyarrow as pa
 
 from defib.engine.sketch import Sketch
 
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
 WIDTH_S = 300.0
 CELLS_MAX = 2048
+RANKS_MAX = 512
+RANK_CELLS_MAX = 1 << 17
 
 # One row per window of an attempt's counter. start_s: seconds on `clock` (Unix seconds for event, since the first step for step).
+# steps: steps forward; tokens: where the throughput of the whole run is printed; ranks: those that printed seconds per step of their own, the
+# median of their means and the slowest of them (null unless several do).
 WINDOWS = pa.schema(
     [
         ("attempt_id", pa.string()), ("stream_id", pa.string()), ("format", pa.string()), ("clock", pa.string()),
         ("start_s", pa.float64()), ("width_s", pa.float64()), ("points", pa.int64()), ("first_step", pa.int64()),
-        ("last_step", pa.int64()), ("median_step_s", pa.float64()), ("p90_step_s", pa.float64()), ("longest_gap_s", pa.float64()),
+        ("last_step", pa.int64()), ("steps", pa.int64()), ("tokens", pa.int64()), ("median_step_s", pa.float64()),
+        ("p90_step_s", pa.float64()), ("longest_gap_s", pa.float64()), ("ranks", pa.int64()), ("rank_median_s", pa.float64()),
+        ("slowest_rank", pa.int32()), ("slowest_rank_s", pa.float64()),
     ]
 )  # fmt: skip
 
@@ -35,14 +43,32 @@ class Cell:
     first_step: int
     last_step: int
     gap_s: float
+    forward: int = 0
+    tokens: int | None = None
     steps: Sketch = field(default_factory=Sketch)
+    by_rank: dict[int, tuple[int, int]] = field(
+        default_factory=dict
+    )  # (sum of microseconds per step, rows): sums of integers do not depend on order
 
     def merge(self, later: Cell) -> None:
+        if not self.points:
+            self.first_step, self.last_step = later.first_step, later.last_step
+        elif later.points:
+            self.first_step = min(self.first_step, later.first_step)
+            self.last_step = max(self.last_step, later.last_step)
         self.points += later.points
-        self.first_step = min(self.first_step, later.first_step)
-        self.last_step = max(self.last_step, later.last_step)
         self.gap_s = max(self.gap_s, later.gap_s)
+        self.forward += later.forward
+        if later.tokens is not None:
+            self.tokens = (self.tokens or 0) + later.tokens
         self.steps.merge(later.steps)
+        for rank, (micros, rows) in later.by_rank.items():
+            have = self.by_rank.get(rank, (0, 0))
+            self.by_rank[rank] = (have[0] + micros, have[1] + rows)
+
+    def rank_means(self) -> dict[int, float]:
+        """Seconds per step of every rank that printed its own."""
+        return {rank: micros / 1e6 / rows for rank, (micros, rows) in sorted(self.by_rank.items())}
 
 
 class Windows:
@@ -52,9 +78,10 @@ class Windows:
         self.width_s = WIDTH_S
         self.cells: dict[int, Cell] = {}
         self._last_s: float | None = None
+        self._ranks: set[int] = set()
 
-    def add(self, at_s: npt.NDArray[np.float64], steps: npt.NDArray[np.int64], step_s: npt.NDArray[np.float64]) -> None:
-        """Points in order: clock, step, seconds per step (NaN where unknown)."""
+    def add(self, at_s: F64, steps: I64, step_s: F64, ahead: I64 | None = None, tokens: F64 | None = None) -> None:
+        """Points in order: clock, step, seconds per step (NaN where unknown), steps forward, tokens in them (NaN where unknown)."""
         if not len(at_s):
             return
         before = np.concatenate(([self._last_s if self._last_s is not None else at_s[0]], at_s[:-1]))
@@ -64,9 +91,34 @@ class Windows:
         for lo, hi in zip([0, *cuts.tolist()], [*cuts.tolist(), len(index)], strict=True):
             cell = Cell(hi - lo, int(steps[lo:hi].min()), int(steps[lo:hi].max()), float(gaps[lo:hi].max()))
             cell.steps.add(step_s[lo:hi])
+            if ahead is not None:
+                cell.forward = int(ahead[lo:hi].sum())
+            if tokens is not None and np.isfinite(tokens[lo:hi]).any():
+                cell.tokens = int(tokens[lo:hi][np.isfinite(tokens[lo:hi])].sum())
             self._put(int(index[lo]), cell)
         self._last_s = float(at_s[-1])
-        while len(self.cells) > CELLS_MAX:
+        self._bound()
+
+    def ranks(self, at_s: F64, ranks: I64, step_s: F64) -> None:
+        """Seconds per step as the ranks themselves print them."""
+        told = np.flatnonzero((ranks >= 0) & np.isfinite(step_s))
+        if not len(told):
+            return
+        index = np.floor(at_s[told] / self.width_s).astype(np.int64)
+        for i, rank, seconds in zip(index.tolist(), ranks[told].tolist(), step_s[told].tolist(), strict=True):
+            if rank not in self._ranks:
+                if len(self._ranks) >= RANKS_MAX:
+                    continue
+                self._ranks.add(rank)
+            cell = self.cells.get(i)
+            if cell is None:
+                cell = self.cells[i] = Cell(0, 0, 0, 0.0)
+            have = cell.by_rank.get(rank, (0, 0))
+            cell.by_rank[rank] = (have[0] + round(seconds * 1e6), have[1] + 1)
+        self._bound()
+
+    def _bound(self) -> None:
+        while len(self.cells) > CELLS_MAX or len(self.cells) * len(self._ranks) > RANK_CELLS_MAX:
             self._double()
 
     def _put(self, index: int, cell: Cell) -> None:
@@ -84,12 +136,20 @@ class Windows:
 
     def rows(self, attempt_id: str, stream_id: str, format_id: str, clock: str) -> list[dict[str, object]]:
         """WINDOWS rows in time order."""
-        return [
-            {
-                "attempt_id": attempt_id, "stream_id": stream_id, "format": format_id, "clock": clock,
-                "start_s": i * self.width_s, "width_s": self.width_s, "points": c.points, "first_step": c.first_step,
-                "last_step": c.last_step, "median_step_s": c.steps.quantile(0.5), "p90_step_s": c.steps.quantile(0.9),
-                "longest_gap_s": c.gap_s,
-            }
-            for i, c in sorted(self.cells.items())
-        ]  # fmt: skip
+        out: list[dict[str, object]] = []
+        for i, c in sorted(self.cells.items()):
+            if not c.points:
+                continue
+            means = c.rank_means() if len(c.by_rank) > 1 else {}
+            slowest = max(means, key=lambda r: (means[r], -r), default=None)
+            out.append(
+                {
+                    "attempt_id": attempt_id, "stream_id": stream_id, "format": format_id, "clock": clock,
+                    "start_s": i * self.width_s, "width_s": self.width_s, "points": c.points, "first_step": c.first_step,
+                    "last_step": c.last_step, "steps": c.forward, "tokens": c.tokens,
+                    "median_step_s": c.steps.quantile(0.5), "p90_step_s": c.steps.quantile(0.9), "longest_gap_s": c.gap_s,
+                    "ranks": len(means) or None, "rank_median_s": float(np.median(list(means.values()))) if means else None,
+                    "slowest_rank": slowest, "slowest_rank_s": means[slowest] if slowest is not None else None,
+                }
+            )  # fmt: skip
+        return out

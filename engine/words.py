@@ -159,6 +159,8 @@ class Signal:
     title: str = ""
     year_us: int | None = None  # since the year began, where the line's stamp carries no year
     order_us: int | None = None  # for comparing lines of different streams; set when a job is judged
+    phase: str | None = None  # of phase lines, with edge: begin | end | point
+    edge: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -181,6 +181,10 @@ STEPS = r"""
         priority: '20'
         hits: ['map=3/4']
         misses: ['x']
+    phases:
+      - {id: t.saving, title: a save begins, phase: checkpoint, edge: begin, pattern: SAVING, hits: [SAVING], misses: [x]}
+      - {id: t.saved, title: a save ends, phase: checkpoint, edge: end, pattern: SAVED, hits: [SAVED], misses: [x]}
+      - {id: t.evaluating, title: an evaluation begins, phase: evaluation, edge: begin, pattern: EVALUATING, hits: [EVALUATING], misses: [x]}
 """
 
 PREFIXES = r"""

@@ -21,6 +21,7 @@ from tests.conftest import Collected, Kit, replay, signal
 import loggen
 from defib.engine import blocks, trace, windows
 from defib.engine.blocks import Batch, LineCutter
+from defib.engine.detect import Detect, HangPolicy, PhaseLimit, SlowPolicy
 from defib.engine.sketch import Sketch
 from defib.engine.trace import NONE, ProgressRows, StreamFold, Trace
 from defib.engine.windows import Windows
@@ -327,11 +328,11 @@ said = st.one_of(
         st.integers(0, 12),
         st.sampled_from([None, 20, 30]),
         st.one_of(st.none(), st.integers(0, 2000)),
-        st.sampled_from([1.0, float("nan")]),
+        st.sampled_from([1.0, 1.0, 2.5, float("nan")]),
     ),
     st.tuples(st.just("t.value"), st.just(int(NONE)), st.none(), st.none(), st.just(float("nan"))),
     st.tuples(
-        st.sampled_from(["t.root", "t.exit", "t.start", "t.restart", "t.done", "t.cancelled", "t.peer"]),
+        st.sampled_from(["t.saving", "t.saved", "t.root", "t.exit", "t.start", "t.restart", "t.done", "t.cancelled", "t.peer"]),
         st.just(0), st.none(), st.one_of(st.none(), st.integers(0, 2000)), st.just(0.0),
     ),
 )  # fmt: skip
@@ -345,12 +346,19 @@ def rows_of(part: list[tuple[int, Said]]) -> ProgressRows:
     return ProgressRows(
         offset, offset + 1, times, [s[0] for _, s in part], np.array(whole[0], np.int64), np.array(whole[1], np.int64),
         np.full(n, NONE, np.int64), np.array([s[4] for _, s in part], np.float64), np.arange(n) * 0.0 + offset + 1.0,
-        np.full(n, np.nan), np.zeros(n, bool),
+        np.full(n, np.nan), np.zeros(n, bool), np.full(n, np.nan), np.full(n, np.nan),
     )  # fmt: skip
 
 
+LIMIT = PhaseLimit(50.0, 100.0, 400.0)
+NERVOUS = Detect(  # small numbers, so that short stories have hangs, pauses and slowdowns in them
+    HangPolicy(learn_gaps=2, learn_pauses=1, phases={name: LIMIT for name in HangPolicy().phases}),
+    SlowPolicy(for_s=2.0, steps=2, bin_s=1.0, learn_bins=2, learn_bins_max=8),
+)
+
+
 def fold_story(made: Kit, story: list[Said], parts: list[tuple[int, int]]) -> list[object]:
-    fold = StreamFold(0, made.book.format_by_id)
+    fold = StreamFold(0, made.book.format_by_id, NERVOUS)
     for lo, hi in parts:
         part = list(enumerate(story))[lo:hi]
         signals: list[Signal] = [
@@ -363,11 +371,23 @@ def fold_story(made: Kit, story: list[Said], parts: list[tuple[int, int]]) -> li
     return [summary(t) for t in fold.traces]
 
 
+def inside(thing: object) -> object:
+    """Everything an object remembers, as plain values. NaN equals itself."""
+    if isinstance(thing, dict):
+        return {k: inside(v) for k, v in thing.items()}
+    if isinstance(thing, list | tuple):
+        return [inside(v) for v in thing]
+    names = getattr(thing, "__dict__", None) or getattr(type(thing), "__slots__", ())
+    if names and not isinstance(thing, str | int | float):
+        return {name: inside(getattr(thing, name)) for name in names}
+    return repr(thing)
+
+
 def summary(t: Trace) -> object:
     counters = [
         (
             key, c.first_step, c.last_step, c.points, c.advances, c.nan_losses, c.pace, c.stamp, c.last_at, c.clock, c.step_clock_s,
-            c.printed.bins, c.stamped.bins, c.throughput.bins, c.windows.rows("", "", "", ""),
+            c.printed.bins, c.stamped.bins, c.throughput.bins, c.windows.rows("", "", "", ""), inside(c.rhythm), inside(c.slowdown), inside(c.work),
         )
         for key, c in t.counters.items()
     ]  # fmt: skip
@@ -397,6 +417,12 @@ VALUE: Said = ("t.value", int(NONE), None, None, float("nan"))
         pytest.param([step(1, 20), VALUE, step(1, 30), VALUE], id="value lines of two counters"),
         pytest.param([step(10), step(10), step(20), step(21), step(22), step(18)], id="the interval shrinks"),
         pytest.param([step(1), ("t.exit", 0, None, None, 0.0), step(1), step(2)], id="a run begins again"),
+        pytest.param([step(k, at=20 * k) for k in range(9)] + [step(9, at=900), step(10, at=920)], id="a long silence"),
+        pytest.param(
+            [step(k, at=20 * k) for k in range(6)] + [("t.eval", 1, None, 300, 1.0), step(6, at=320), step(7, at=340)],
+            id="evaluation between",
+        ),
+        pytest.param([step(k, seconds=1.0 if k < 9 else 3.0) for k in range(24)], id="slower"),
     ],
 )
 def test_a_fold_row_by_row_is_the_fold_at_once(language: Kit, story: list[Said]) -> None:

@@ -1,0 +1,255 @@
+"""A slower pace that lasts: one counter's seconds per unit of work -> slow stretches with onset and depth.
+
+In: steps of one counter in order, with the seconds each took and, where the log tells, the work in it. Out: `Slow` stretches of bounded
+number, the same however the steps were grouped. A longer sequence or a bigger batch is more work, not a slower run.
+
+Method: bins of ten seconds of training, the running median of the last few (a pause or a spike is one bin of many and falls out), then
+Page's cumulative sum (E. S. Page, Continuous inspection schemes, Biometrika 1954) of the logarithm against a robust baseline (median
+and median absolute deviation), with the reference value half way to the smallest drop of interest and a decision limit that grows with
+the run's own noise. The onset is where the sum left zero. The same sum, mirrored, tells when it passed, and when the run became faster
+for good and deserves a new baseline. A stretch must also last as long as the policy asks, so a brief dip never counts.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from defib.engine.detect import SlowPolicy
+
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+
+EPISODES_MAX = 64
+EXCURSION_MAX = 64  # bins that a drift too small to count may last before the sum starts anew; also those whose median tells the depth
+SIGMA_MIN = 0.005
+LIMIT_MIN = 0.15  # of the sum, whatever the noise
+NOISE_FACTOR = (
+    15.0  # limit = 15 sigma^2 / k: about one false alarm in ten million bins of normal noise after the median
+)
+NONE = int(np.iinfo(np.int64).min)  # no stamp
+SPARSE_S = 60.0  # bins longer than this hold many steps each: a median of three is enough
+WIDE, NARROW = 5, 3
+
+
+@dataclass(slots=True)
+class Mark:
+    """A place in a run: seconds on the step clock, the stamp there if any, and where the line stands."""
+
+    clock_s: float
+    step: int
+    time_us: int | None
+    offset: int
+    line: int
+
+
+@dataclass(slots=True)
+class Slow:
+    """A slow stretch. Marks: where it began, where it was called, where it passed (None: it lasts). Seconds per step before and during."""
+
+    onset: Mark
+    called: Mark
+    passed: Mark | None
+    baseline_s: float
+    pace_s: float
+    depth: float
+
+
+@dataclass(slots=True)
+class Bin:
+    """Ten seconds of training, or one line where lines are rarer."""
+
+    seconds: float
+    work: float
+    steps: int
+    begin: Mark
+    end: Mark
+
+
+class Slowdown:
+    """Folds one counter; `add` in order. `now` is the stretch that lasts, if any; `found` all of them."""
+
+    def __init__(self, policy: SlowPolicy) -> None:
+        self._p = policy
+        self._delta = -math.log1p(-policy.depth)
+        self._k = self._delta / 2
+        self.found: list[Slow] = []
+        self.now: Slow | None = None
+        self.missed = 0  # stretches beyond EPISODES_MAX
+        self._clock = 0.0
+        self._last: Mark | None = None
+        self._open: Bin | None = None
+        self._index = -1
+        self._bins = 0
+        self._recent: list[tuple[float, Bin]] = []  # for the running median
+        self._learned: list[float] = []
+        self._base: float | None = None
+        self._sigma = SIGMA_MIN
+        self._based_bins = 0  # bins the present baseline has held
+        self._former: tuple[float, int] | None = None  # the baseline before the run became faster, and how long it held
+        self._up = Sum()
+        self._down = Sum()
+
+    def add(self, steps: I64, ahead: I64, step_s: F64, work: F64, time_us: I64, offset: I64, line: I64) -> None:
+        """Rows of steps forward: the step, how many steps it lies ahead, seconds and work per step (all positive)."""
+        seconds = step_s * ahead
+        clock = np.cumsum(np.concatenate(([self._clock], seconds)))[1:]
+        if not len(clock):
+            return
+        self._clock = float(clock[-1])
+        amount = work * ahead
+        index = np.floor(clock / self._p.bin_s).astype(np.int64)
+        for i in range(len(clock)):
+            mark = Mark(
+                float(clock[i]),
+                int(steps[i]),
+                None if time_us[i] == NONE else int(time_us[i]),
+                int(offset[i]),
+                int(line[i]),
+            )
+            if self._open is None or index[i] != self._index:
+                if self._open is not None:
+                    self._bin(self._open)
+                self._open = Bin(0.0, 0.0, 0, self._last or mark, mark)
+                self._index = int(index[i])
+            b = self._open
+            b.seconds += float(seconds[i])
+            b.work += float(amount[i])
+            b.steps += int(ahead[i])
+            b.end = mark
+            self._last = mark
+
+    def _bin(self, b: Bin) -> None:
+        """One bin is full: smooth it, learn from it, judge it."""
+        self._bins += 1
+        if self._bins == 1 or b.seconds <= 0 or b.work <= 0:
+            return  # the first bin holds the first step and what it compiles
+        value = math.log(b.seconds / b.work)
+        self._recent.append((value, b))
+        width = NARROW if b.seconds > SPARSE_S else WIDE
+        del self._recent[:-width]
+        if self._base is None or (self._based_bins < self._p.learn_bins_max and self.now is None and not self._up.bins):
+            self._learn(value)
+        if self._base is None:
+            return
+        self._based_bins += 1
+        level = float(np.median([v for v, _ in self._recent])) - self._base
+        mark = self._recent[max(0, len(self._recent) - 1 - width // 2)][1].begin
+        if self.now is None:
+            self._watch(level, mark, b)
+        else:
+            self._await_recovery(level, mark, b)
+
+    def _learn(self, value: float) -> None:
+        """Baseline from the first bins, taken anew each time their number has doubled."""
+        self._learned.append(value)
+        n = len(self._learned)
+        if n >= self._p.learn_bins and n & (n - 1) == 0:
+            self._set_base(self._learned)
+
+    def _set_base(self, values: list[float]) -> None:
+        a = np.array(values)
+        self._base = float(np.median(a))
+        self._sigma = max(SIGMA_MIN, 1.4826 * float(np.median(np.abs(a - self._base))))
+
+    @property
+    def _limit(self) -> float:
+        return max(LIMIT_MIN, NOISE_FACTOR * self._sigma**2 / self._k)
+
+    def _watch(self, level: float, mark: Mark, b: Bin) -> None:
+        self._up.take(level - self._k, level, mark, b)
+        self._down.take(-level - self._k, level, mark, b)
+        if self._up.value > self._limit and self._up.begin is not None:
+            typical = self._up.typical()
+            lasted = b.end.clock_s - self._up.begin.clock_s
+            steps = b.end.step - self._up.begin.step
+            if typical < self._delta * (1 - self._p.tolerance):
+                if self._up.bins >= EXCURSION_MAX:
+                    self._up.reset()
+            elif lasted >= self._p.for_s and steps >= self._p.steps:
+                self._call(typical, b)
+        if self._down.value > self._limit and self._down.bins >= self._p.learn_bins:
+            self._rebase()
+
+    def _call(self, typical: float, b: Bin) -> None:
+        assert self._up.begin is not None
+        assert self._base is not None
+        if (
+            self._former is not None
+            and self._former[1] > self._based_bins
+            and typical + self._base < self._former[0] + self._k
+        ):
+            # Back where the run was for longer: the fast stretch between was the exception.
+            self._base, self._based_bins = self._former
+            self._former = None
+            self._up.reset()
+            return
+        pace = self._up.seconds / max(1, self._up.steps)
+        slow = Slow(self._up.begin, b.end, None, pace * math.exp(-typical), pace, -math.expm1(-typical))
+        self.now = slow
+        if len(self.found) < EPISODES_MAX:
+            self.found.append(slow)
+        else:
+            self.missed += 1
+        self._down.reset()
+
+    def _await_recovery(self, level: float, mark: Mark, b: Bin) -> None:
+        assert self.now is not None
+        self._up.take(level - self._k, level, mark, b)
+        self._down.take(self._k - level, level, mark, b)
+        if not self._down.bins and self._up.bins <= EXCURSION_MAX:
+            typical = self._up.typical()
+            self.now.depth = -math.expm1(-typical)
+            self.now.pace_s = self._up.seconds / max(1, self._up.steps)
+            self.now.baseline_s = self.now.pace_s * math.exp(-typical)
+        if self._down.value > self._limit:
+            self.now.passed = self._down.begin
+            self.now = None
+            self._up.reset()
+            self._down.reset()
+
+    def _rebase(self) -> None:
+        """Faster for good: a new baseline, from the bins since it became so."""
+        assert self._base is not None
+        self._former = (self._base, self._based_bins)
+        self._set_base([self._base + x for x in self._down.levels])
+        self._learned = []
+        self._based_bins = self._down.bins
+        self._down.reset()
+        self._up.reset()
+
+
+class Sum:
+    """One side of the cumulative sum: its value and what it has seen since it left zero."""
+
+    __slots__ = ("begin", "bins", "levels", "seconds", "steps", "value")
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.value = 0.0
+        self.begin: Mark | None = None
+        self.bins = self.steps = 0
+        self.seconds = 0.0
+        self.levels: list[float] = []
+
+    def take(self, by: float, level: float, mark: Mark, b: Bin) -> None:
+        self.value += by
+        if self.value <= 0:
+            self.reset()
+            return
+        if self.begin is None:
+            self.begin = mark
+        self.bins += 1
+        self.seconds += b.seconds
+        self.steps += b.steps
+        if len(self.levels) < EXCURSION_MAX:
+            self.levels.append(level)
+
+    def typical(self) -> float:
+        """The median level since the sum left zero."""
+        return float(np.median(self.levels)) if self.levels else 0.0

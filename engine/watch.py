@@ -1,0 +1,377 @@
+"""A job while it runs: what is its health now, and why.
+
+In: the traces of its current attempt, what the scheduler and the reader of its logs say, and the observer's clock. Out: a health with one
+plain sentence, and the stretches in which it was not well. Silence is measured on the observer's clock: from the moment progress arrived to
+now, against the limit of the phase the run is in. Nothing here decides to act.
+
+The order of questions is the order of certainty: is it meant to run; is it over; can we see it; did it fail; is it silent; is it slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from defib.engine import causes, episodes, schedule
+from defib.engine.detect import Detect
+from defib.engine.rhythm import Habits, Limit, Rhythm
+from defib.engine.rulebook import Rulebook
+from defib.engine.trace import ENDING_MARKS, Trace
+from defib.engine.words import Episode, JobKey, JobState, StreamNo
+
+TROUBLE_ROLES = frozenset(["root", "candidate", "cascade", "wrapper"])
+EPISODES_MAX = 64
+ALIGNED_MIN = 1  # bursts that end on a buffer's boundary before output counts as block-buffered
+OVER = {
+    "completed": "ended",
+    "cancelled": "ended",
+    "preempted": "ended",
+    "time-limit": "ended",
+    "crashed": "dead",
+    "stalled": "hung",
+}
+
+
+@dataclass(slots=True)
+class Growth:
+    """How one stream's bytes arrive."""
+
+    read: int = 0
+    at_us: int | None = None
+    bursts: int = 0
+    aligned: bool = True  # every burst so far ended on a buffer's boundary
+    longest_us: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look at a job finds. limit_us: when silence alone would change it."""
+
+    health: str
+    because: str
+    episode: Episode | None = None
+    limit_us: int | None = None
+
+
+@dataclass(slots=True)
+class JobWatch:
+    """What is remembered of a job between looks. Everything but the job's own facts dies with the attempt."""
+
+    job: JobKey
+    elder: Habits
+    seen_us: int  # since when the attempt is watched
+    attempt: int = 0
+    state: JobState | None = None
+    health: str = "starting"
+    because: str = "nothing seen yet"
+    moved_us: int | None = None  # when progress last arrived
+    step: int | None = None
+    forward: int = -1  # steps forward of the attempt at the last look
+    phase: str = "startup"
+    trouble_us: int | None = None  # when a failure was first spoken of, unless progress followed
+    rhythm: Rhythm = field(init=False)
+    growth: dict[int, Growth] = field(default_factory=dict)
+    troubles: dict[int, tuple[int, str]] = field(default_factory=dict)  # streams we cannot vouch for: since when, why
+    unwell: Episode | None = None
+    past: list[tuple[int, Episode]] = field(default_factory=list)  # (attempt, stretch that is over)
+    due_us: int = 0  # the next look that could find something new without new lines
+    looked_us: int = 0
+    alert: bool = False  # a failure or an end was spoken of: look at every tick
+    place: tuple[int, int, int] = (
+        0,
+        0,
+        0,
+    )  # (number in paths, generation of the log, attempts in it) of the logs' last attempt
+    restarts: int | None = None  # the scheduler's count
+    stale: bool = False  # the scheduler has restarted it and its logs do not show that yet
+    policy: Detect = field(default_factory=Detect)
+
+    def __post_init__(self) -> None:
+        self.rhythm = Rhythm(self.policy.hang, self.elder)
+
+    def restart_clocks(self, by_us: int) -> None:
+        """Time passed that says nothing about the job: it was suspended, unseen, or the observer itself slept."""
+        self.seen_us += by_us
+        self.moved_us = None if self.moved_us is None else self.moved_us + by_us
+        self.trouble_us = None if self.trouble_us is None else self.trouble_us + by_us
+        for g in self.growth.values():
+            g.at_us = None if g.at_us is None else g.at_us + by_us
+        if self.rhythm.last is not None:
+            self.rhythm.last.us += by_us
+
+    def follow(self, state: JobState | None, place: tuple[int, int, int]) -> bool:
+        """Take over what scheduler and logs say of the attempt; True if another one has begun."""
+        self.state = state
+        further, self.place = place > self.place, max(place, self.place)
+        count = state.restart_count if state is not None else None
+        again = count is not None and self.restarts is not None and count > self.restarts
+        self.restarts = count if count is not None else self.restarts
+        if again:
+            self.stale = not further
+            return True
+        if further and self.stale:
+            self.stale = False  # the logs show now what the scheduler had said
+            return False
+        return further and self.forward >= 0
+
+    def begin(self, now_us: int, elder: Habits) -> None:
+        """Another attempt: nothing of the one before it may speak for it."""
+        if self.unwell is not None:
+            self._close(now_us)
+        self.attempt += 1
+        self.seen_us, self.elder = now_us, elder
+        self.moved_us = self.step = self.trouble_us = None
+        self.forward, self.phase, self.alert = -1, "startup", False
+        self.rhythm = Rhythm(self.policy.hang, elder)
+
+    def grew(self, stream: int, read: int, now_us: int) -> None:
+        """Bytes arrived."""
+        g = self.growth.setdefault(stream, Growth())
+        if read <= g.read:
+            return
+        since = now_us - (g.at_us if g.at_us is not None else self.seen_us)
+        g.bursts += 1
+        g.longest_us = max(g.longest_us, since)
+        g.aligned &= read % self.policy.hang.buffer_bytes == 0
+        g.read, g.at_us = read, now_us
+
+    def buffered_us(self) -> int | None:
+        """The longest time between two arrivals, where everything arrives in whole buffers; else None."""
+        told = [g for g in self.growth.values() if g.bursts >= ALIGNED_MIN]
+        if not told or not all(g.aligned for g in told):
+            return None
+        return max(g.longest_us for g in told)
+
+    def note(self, traces: Sequence[Trace], now_us: int) -> None:
+        """New lines were folded: did it move, is there trouble, what is it doing?"""
+        forward = sum(t.forward for t in traces)
+        speaking = episodes.voices(traces)
+        if forward > self.forward and forward > 0:
+            if speaking:
+                self.step = speaking[0].counter.last_step
+            phases: tuple[str, ...] = () if self.phase in ("steady", "startup", "compile") else (self.phase,)
+            self._beat(now_us, phases)
+            self.moved_us, self.trouble_us = now_us, None
+        self.forward = forward
+        if any(in_trouble(t) for t in traces):
+            self.trouble_us = self.trouble_us if self.trouble_us is not None else now_us
+        else:
+            self.trouble_us = None
+        self.alert = self.trouble_us is not None or finished(traces)
+        self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if speaking else _phase_before(traces)
+
+    def _beat(self, now_us: int, phases: tuple[str, ...]) -> None:
+        if self.moved_us is None:
+            self.rhythm.lasted("startup", max(0.0, (now_us - self.seen_us) / 1e6))
+        one = np.array([now_us], np.int64)
+        here = np.array([self.step or 0], np.int64)
+        zero = np.zeros(1, np.int64)
+        self.rhythm.add(one, here, zero, zero, [phases], np.full(1, np.nan))
+
+    # ---- the look ----
+
+    def look(self, traces: Sequence[Trace], book: Rulebook, errors: frozenset[int], now_us: int) -> Found:
+        """Health at this moment."""
+        if schedule.waiting(self.state):
+            assert self.state is not None
+            return Found("waiting", f"the scheduler says {'held, ' if self.state.held else ''}{self.state.state}")
+        if schedule.ended(self.state):
+            assert self.state is not None
+            judged = schedule.told(causes.judge(traces, book, errors), self.state) if traces else None
+            verdict = judged.verdict if judged else schedule.ENDS[self.state.state][0]
+            return Found(
+                "dead" if verdict in ("crashed", "stalled") else "ended", f"the scheduler says {self.state.state}"
+            )
+        return self._blind(traces, now_us) or self._over(traces, book, errors, now_us) or self._silent(traces, now_us)
+
+    def _blind(self, traces: Sequence[Trace], now_us: int) -> Found | None:
+        after = self.policy.blind.after_s * 1e6
+        if not traces:
+            wait = round(self.policy.blind.no_log_s * 1e6)
+            if now_us - self.seen_us < wait:
+                return Found("starting", "no log yet", limit_us=self.seen_us + wait)
+            return Found("blind", f"no log seen for {(now_us - self.seen_us) / 1e6:.0f} s")
+        speaking = [v.trace.stream for v in episodes.voices(traces)] or [t.stream for t in traces]
+        bad = [self.troubles[n] for n in speaking if n in self.troubles and now_us - self.troubles[n][0] >= after]
+        if not bad or len(bad) < len(speaking):
+            return None
+        since, why = min(bad)
+        return Found("blind", f"cannot read its log for {(now_us - since) / 1e6:.0f} s: {why}")
+
+    def _over(self, traces: Sequence[Trace], book: Rulebook, errors: frozenset[int], now_us: int) -> Found | None:
+        """Failed or finished, by its own lines and a moment of quiet after them."""
+        done = finished(traces)
+        if self.trouble_us is None and not done:
+            return None
+        quiet_since = max(self.trouble_us or 0, max((g.at_us or 0 for g in self.growth.values()), default=0))
+        wait = round(self._patience(traces, done) * 1e6)
+        if now_us - quiet_since < wait:
+            return None
+        judged = causes.judge(traces, book, errors)
+        health = OVER.get(judged.verdict)
+        if health is None:
+            return None
+        cause = (
+            f": {judged.cause.signal.title} ({judged.cause.signal.rule}, line {judged.cause.signal.line})"
+            if judged.cause
+            else ""
+        )
+        because = f"its log says {judged.verdict}{cause}, and nothing came for {(now_us - quiet_since) / 1e6:.0f} s"
+        return Found(health, because, self._hung_episode(traces, now_us, because) if health == "hung" else None)
+
+    def _patience(self, traces: Sequence[Trace], done: bool) -> float:
+        """Seconds of quiet that make a failure's lines believed: less the clearer they are."""
+        policy = self.policy.hang
+        live = [s for t in traces for s in t.live]
+        if done or any(s.mark in ENDING_MARKS for s in live):
+            return policy.after_exit_s
+        if any(s.role in ("root", "cascade") for s in live):
+            return max(policy.after_error_s, self._usual())
+        # A lone candidate may be an exception that was caught: the run gets the time its phase takes.
+        return max(policy.after_error_s, self._usual(), self._limit(traces).seconds if self.phase != "steady" else 0.0)
+
+    def _usual(self) -> float:
+        """A few times the longest gap the run has shown, whatever it was doing."""
+        h = self.rhythm.habits()
+        shown = [
+            x
+            for x in (h.gap_s, h.pause_s, *(s for p, s in h.phases.items() if p not in ("startup", "compile")))
+            if x is not None
+        ]
+        return self.policy.hang.factor * max(shown, default=0.0)
+
+    def _limit(self, traces: Sequence[Trace]) -> Limit:
+        """How long the run may be silent now."""
+        limit = self.rhythm.limit(self.phase, self.step)
+        for t in traces:
+            for name in t.phases.touched:
+                other = self.rhythm.limit(name, self.step)
+                limit = other if other.seconds > limit.seconds else limit
+        buffered = self.buffered_us()
+        if buffered is not None and self.policy.hang.factor * buffered / 1e6 > limit.seconds:
+            seconds = self.policy.hang.factor * buffered / 1e6
+            limit = Limit(
+                limit.phase,
+                seconds,
+                f"its output arrives in whole buffers, up to {buffered / 1e6:.0f} s apart (unbuffered output would show more)",
+            )
+        return limit
+
+    def _silent(self, traces: Sequence[Trace], now_us: int) -> Found:
+        grew_us = max((g.at_us or 0 for g in self.growth.values()), default=0)
+        limit = self._limit(traces)
+        since = self.moved_us if self.moved_us is not None else self.seen_us
+        until = since + round(limit.seconds * 1e6)
+        quiet = grew_us + round(self.policy.hang.after_error_s * 1e6)
+        if grew_us > since and now_us < quiet:
+            # It still writes, only nothing we know as progress: an evaluation or a save whose lines no rule knows.
+            unknown = self.rhythm.limit("unknown")
+            if unknown.seconds > limit.seconds:
+                limit, until = unknown, since + round(unknown.seconds * 1e6)
+            if now_us < until:
+                return self._moving(traces, min(until, quiet))
+        if now_us < until:
+            return self._moving(traces, until)
+        if self.moved_us is None and grew_us and not any(t.lived for t in traces):
+            return Found(
+                "blind", f"its log grows, but no line of it is known as progress for {(now_us - since) / 1e6:.0f} s"
+            )
+        because = f"no progress for {(now_us - since) / 1e6:.0f} s in phase {limit.phase}; limit {limit.seconds:.0f} s: {limit.because}"
+        return Found("hung", because, self._hung_episode(traces, now_us, because, limit))
+
+    def _moving(self, traces: Sequence[Trace], until: int) -> Found:
+        if self.moved_us is None:
+            return Found("starting", f"no step yet; phase {self.phase}", limit_us=until)
+        for v in episodes.voices(traces):
+            slow = v.counter.slowdown.now
+            if slow is not None:
+                e = episodes.episode(v, slow)
+                return Found("slow", e.because, e, until)
+        return Found("healthy", f"step {self.step:,}" if self.step is not None else "moving", limit_us=until)
+
+    def _hung_episode(self, traces: Sequence[Trace], now_us: int, because: str, limit: Limit | None = None) -> Episode:
+        speaking = episodes.voices(traces)
+        last = speaking[0].trace.progress if speaking else None
+        since = self.moved_us if self.moved_us is not None else self.seen_us
+        return Episode(
+            "hung", limit.phase if limit else self.phase, "arrival", since, now_us, None, self.step, None,
+            StreamNo(speaking[0].trace.stream) if speaking else None, last.offset if last else None, last.line if last else None,
+            limit.seconds if limit else None, because=because,
+        )  # fmt: skip
+
+    def settle(self, found: Found, now_us: int) -> bool:
+        """Take over what a look found; True if the health changed. Stretches open and close with it."""
+        self.due_us = found.limit_us if found.limit_us is not None and not self.alert else now_us
+        changed = found.health != self.health
+        if changed and self.unwell is not None:
+            self._close(now_us)
+        if changed and found.episode is not None:
+            self.unwell = found.episode
+        elif changed and found.health == "blind":
+            self.unwell = Episode(
+                "blind",
+                self.phase,
+                "arrival",
+                self.moved_us or self.seen_us,
+                now_us,
+                None,
+                self.step,
+                because=found.because,
+            )
+        self.health, self.because = found.health, found.because
+        return changed
+
+    def _close(self, now_us: int) -> None:
+        e = self.unwell
+        assert e is not None
+        if e.kind != "slow" and len(self.past) < EPISODES_MAX:  # slow stretches are told by the log's own clock
+            self.past.append((self.attempt, replace(e, ended_us=now_us, end_step=self.step)))
+        self.unwell = None
+
+    def lasting(self) -> list[tuple[int, Episode]]:
+        """Hung and blind stretches seen live, those that last included."""
+        now = [(self.attempt, self.unwell)] if self.unwell is not None and self.unwell.kind != "slow" else []
+        return [*self.past, *now]
+
+
+def in_trouble(t: Trace) -> bool:
+    """A failure was spoken of since training last moved."""
+    return any(s.role in TROUBLE_ROLES or s.mark in ENDING_MARKS for s in t.live)
+
+
+def finished(traces: Sequence[Trace]) -> bool:
+    """The program said that it is through."""
+    return any(s.mark in ("completed", "ok-exit") for t in traces for s in t.last_by_rule.values())
+
+
+def _phase_before(traces: Sequence[Trace]) -> str:
+    """The phase of an attempt that has not made a training step."""
+    opened = [name for t in traces for name in t.phases.open]
+    return opened[-1] if opened else "startup"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A stream of a job: where it stands among the job's attempts, and its traces in order."""
+
+    path: str
+    generation: int
+    number: int | None  # of the attempt, where its path tells
+    traces: Sequence[Trace]
+
+
+def current(members: Sequence[Member]) -> tuple[tuple[int, int, int], list[Trace]]:
+    """Where the attempt that runs now stands, and its traces."""
+    newest = max((m.number for m in members if m.number is not None), default=None)
+    latest: dict[str, Member] = {}
+    for m in members:
+        if (m.number is None or m.number == newest) and m.generation >= (
+            latest[m.path].generation if m.path in latest else 0
+        ):
+            latest[m.path] = m
+    spoken = {path: max(1, sum(t.spoke for t in m.traces)) for path, m in latest.items()}
+    depth = max(spoken.values(), default=0)
+    now = [m.traces[-1] for path, m in latest.items() if spoken[path] == depth or len(m.traces) == 1]
+    return (newest or 0, max((m.generation for m in latest.values()), default=0), depth), now
