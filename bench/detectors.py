@@ -26,7 +26,6 @@ import numpy as np
 
 from accuracy import wilson
 from detecting.ask import Asker, Row, Wanted
-from detecting.feed import LIVE
 from detecting.score import Board, score
 from loggen.plan import Planned, plan, shares
 
@@ -178,8 +177,6 @@ def main() -> int:
         for row in got:
             show_row(row)
     show_shares(planned, args.seed)
-    if not LIVE and not args.replay_only:
-        print("this engine is not watched live yet: replay only")
     show(board, every_miss=args.all)
     took = time.perf_counter() - started
     print(f"\n{sum(r.size for r in got) / 1e6:.1f} MB, {sum(r.hours for r in got):.0f} run-hours in {took:.0f} s")

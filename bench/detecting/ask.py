@@ -11,7 +11,7 @@ from typing import Any
 
 from defib.adapters import rulefiles
 from defib.engine.observe import Observer
-from detecting.feed import LIVE, Ear, Finished, Watched, facts_of, hear, seconds
+from detecting.feed import Ear, Finished, Recalled, Recorder, Watched, facts_of, hear, seconds
 from detecting.rivals import RIVALS, Alarm, series
 from loggen.model import Rendered, Truth
 from loggen.plan import Planned
@@ -107,7 +107,8 @@ class Asker:
     def ask(self, index: int, planned: Planned) -> Row:
         run = render(planned.job, planned.fault, planned.seed)
         facts = facts_of(list(run.files), self.observer.book.paths, planned.job.job_id)
-        heard = hear(self.observer, Finished(run.files, facts), keep_rows=True)
+        recorder = Recorder(self.observer)
+        heard = hear(recorder, Finished(run.files, facts), keep_rows=True)
         row = Row(
             planned.name,
             planned.group,
@@ -121,20 +122,22 @@ class Asker:
         points = series(heard.rows, [run.arrivals[path] for path in run.files])
         row.points = len(points.steps)
         row.rivals = {name: rival(points) for name, rival in RIVALS.items()}
-        if LIVE and self.wanted.live:
+        sampled = index % self.wanted.sample == 0
+        if self.wanted.live:
             # Half of the observers may ask the scheduler; a suspension nobody tells of cannot be told from a hang.
             tell = index % 2 == 0 or planned.group == "healthy-suspended"
-            watched = hear(self.observer, Watched(run, facts, tell=tell))
+            watched = hear(Recalled(recorder), Watched(run, facts, tell=tell))
             row.live = said(watched, live=True)
             row.changes = [change(e) for e in watched.changes]
-            row.same = differs(heard, watched)
-        if index % self.wanted.sample == 0:
-            cuts = [hear(self.observer, Finished(run.files, facts, block), batch=batch) for block, batch in CUTS]
-            row.cut = "".join(
-                f"blocks of {block}: differ; "
-                for (block, _), ear in zip(CUTS, cuts, strict=True)
-                if ear.judged != heard.judged
-            )
+            row.same = differs(heard, watched, told=tell)
+            if sampled:
+                scanned = hear(self.observer, Watched(run, facts, tell=tell))
+                same = (scanned.changes, scanned.judged) == (watched.changes, watched.judged)
+                row.cut = "" if same else "scanned anew at every poll: differ; "
+        if sampled:
+            for block, batch in CUTS:
+                again = hear(self.observer, Finished(run.files, facts, block), batch=batch)
+                row.cut = (row.cut or "") + ("" if again.judged == heard.judged else f"blocks of {block}: differ; ")
         return row
 
 
@@ -179,20 +182,20 @@ def change(e: Any) -> Change:
     return Change(seconds(e.at_us), e.attempt, e.was, e.health, e.because, shown)
 
 
-def differs(batch: Ear, live: Ear) -> str:
-    """Where the two judgments part. Episodes are on clocks of their own; only a live observer sees a last silence."""
+def differs(batch: Ear, live: Ear, *, told: bool) -> str:
+    """Where the two judgments part. Streams open in another order, episodes are on clocks of their own, and only a live observer
+    sees a last silence or hears the scheduler (told)."""
     assert batch.judged is not None
     assert live.judged is not None
-    if batch.judged.windows != live.judged.windows:
+    if sorted(batch.judged.windows, key=str) != sorted(live.judged.windows, key=str):
         return "windows"
     if len(batch.judged.attempts) != len(live.judged.attempts):
         return f"{len(batch.judged.attempts)} attempts replayed, {len(live.judged.attempts)} live"
-    silent = any(e.health == "hung" for e in live.changes)
+    knows_more = told or any(e.health == "hung" for e in live.changes)
     for a, b in zip(batch.judged.attempts, live.judged.attempts, strict=True):
-        a, b = replace(a, episodes=()), replace(b, episodes=())
-        if silent:
+        a, b = (replace(x, episodes=(), streams=tuple(sorted(x.streams))) for x in (a, b))
+        if knows_more:
             b = replace(b, verdict=a.verdict, klass=a.klass, notes=a.notes)
         if a != b:
-            names = [n for n in a.__slots__ if getattr(a, n) != getattr(b, n)]
-            return f"attempt {a.index}: {', '.join(names)}"
+            return f"attempt {a.index}: {', '.join(n for n in a.__slots__ if getattr(a, n) != getattr(b, n))}"
     return ""

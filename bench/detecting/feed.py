@@ -12,15 +12,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from defib.engine import core, identity, ports
+from defib.engine.blocks import Batch
 from defib.engine.drive import Drive
-from defib.engine.observe import Observer
+from defib.engine.observe import NOTHING, Observation, Observer
 from defib.engine.words import JobKey, JobState, StreamFacts, StreamId
 from loggen.model import Rendered
 
-LIVE = hasattr(ports, "Ticked")
 EPOCH_US = 1_900_000_000_000_000
 """The observer's clock at the start of a job: years away from the logs' own."""
 POLL_S = 10.0
@@ -39,7 +40,7 @@ class Ear:
     """A sink that keeps what the engine says of one job; its progress rows where asked for."""
 
     keep_rows: bool = False
-    changes: list[Any] = field(default_factory=list)
+    changes: list[core.HealthChanged] = field(default_factory=list)
     judged: core.JobJudged | None = None
     rows: list[pa.Table] = field(default_factory=list)
 
@@ -49,7 +50,7 @@ class Ear:
                 self.judged = e
             elif isinstance(e, core.Append) and self.keep_rows and e.table == "progress":
                 self.rows.append(e.rows)
-            elif type(e).__name__ == "HealthChanged":
+            elif isinstance(e, core.HealthChanged):
                 self.changes.append(e)
 
 
@@ -125,7 +126,7 @@ class Watched:
             opened = [ports.Closed(f.number) for f in self.files if f.opened]
             return [*opened, ports.JobClosed(self.facts[0].job)]
         items = self.look()
-        items.append(ports.Ticked(EPOCH_US + round(self.now * 1e6)))  # type: ignore[attr-defined]
+        items.append(ports.Ticked(EPOCH_US + round(self.now * 1e6)))
         news = min([f.news(self.now) for f in self.files], default=math.inf)
         news = min(news, self.told[0].at if self.told else math.inf)
         due = math.ceil(min(news, self.now + IDLE_S) / POLL_S) * POLL_S
@@ -137,7 +138,7 @@ class Watched:
         while self.told and self.told[0].at <= self.now:
             told = self.told.pop(0)
             state = JobState(told.state, restart_count=told.restarts)
-            items.append(ports.JobTold(self.facts[0].job, state))  # type: ignore[attr-defined]
+            items.append(ports.JobTold(self.facts[0].job, state))
         for f in self.files:
             size = f.size(self.now)
             if size and not f.opened:
@@ -147,15 +148,85 @@ class Watched:
                 items.append(ports.Data(f.number, f.data[f.sent : size], size - f.sent))
                 f.sent = size
             if f.opened:
-                items.append(ports.Looked(f.number, None))  # type: ignore[attr-defined]
+                items.append(ports.Looked(f.number, None))
         return items
 
     def close(self) -> None:
         self.over = True
 
 
-def hear(observer: Observer, source: Any, *, batch: int = 4 << 20, keep_rows: bool = False) -> Ear:
+class Recorder:
+    """An observer that keeps what it sees."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.inner, self.book = observer, observer.book
+        self.seen: list[Observation] = []
+
+    def observe(self, batch: Batch) -> Observation:
+        seen = self.inner.observe(batch)
+        self.seen.append(seen)
+        return seen
+
+    def forget(self, stream: int) -> None:
+        self.inner.forget(stream)
+
+
+class Recalled:
+    """Says of the same bytes, however they are cut, what a recorder saw.
+
+    What a record says depends on the record alone, so a run watched in a thousand batches need not be scanned a
+    thousand times. The bench holds a sample of runs against an observer that does.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.book = recorder.book
+        self.signals = By("signals", recorder.seen)
+        self.progress = By("progress", recorder.seen)
+        self.frameworks: dict[int, frozenset[str]] = {}
+        for seen in recorder.seen:
+            for stream, names in seen.frameworks.items():
+                self.frameworks[stream] = self.frameworks.get(stream, frozenset()) | names
+
+    def observe(self, batch: Batch) -> Observation:
+        spans = [(p.stream, p.offset, p.offset + (1 if p.giant else len(p.payload))) for p in batch.pieces]
+        names = {p.stream: self.frameworks.pop(p.stream) for p in batch.pieces if p.stream in self.frameworks}
+        return Observation(self.signals.within(spans), self.progress.within(spans), names)
+
+    def forget(self, stream: int) -> None: ...
+
+
+class By:
+    """Rows of one table by stream and offset."""
+
+    def __init__(self, name: str, seen: list[Observation]) -> None:
+        tables = [getattr(s, name) for s in seen]
+        whole = pa.concat_tables(tables) if tables else getattr(NOTHING, name)
+        stream = whole["stream"].to_numpy().astype(np.int64)
+        offset = whole["offset"].to_numpy()
+        order = np.lexsort((np.arange(len(stream)), offset, stream))
+        self.rows = whole.take(pa.array(order)).combine_chunks()
+        self.none = whole.slice(0, 0)
+        offset, stream = offset[order], stream[order]
+        cuts = np.flatnonzero(np.diff(stream)) + 1
+        self.of: dict[int, tuple[int, Any]] = {}
+        for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(stream)], strict=True):
+            if high > low:
+                self.of[int(stream[low])] = (low, offset[low:high])
+
+    def within(self, spans: list[tuple[int, int, int]]) -> pa.Table:
+        parts = []
+        for stream, begin, end in spans:
+            first, offsets = self.of.get(stream, (0, self.none["offset"].to_numpy()))
+            low, high = np.searchsorted(offsets, (begin, end))
+            if high > low:
+                parts.append(self.rows.slice(first + int(low), int(high - low)))
+        return pa.concat_tables(parts) if parts else self.none
+
+
+def hear(
+    observer: Observer | Recorder | Recalled, source: Any, *, batch: int = 4 << 20, keep_rows: bool = False
+) -> Ear:
     """Run the engine over a source."""
     ear = Ear(keep_rows)
-    Drive(observer, core.State(observer.book), ear, batch).run(source)
+    Drive(observer, core.State(observer.book), ear, batch).run(source)  # type: ignore[arg-type]
     return ear

@@ -7,7 +7,9 @@ of work, so that a longer sequence or a larger batch is no slowdown where the fo
 rolling  running median + k median absolute deviations, as monitoring systems offer it (Hampel's identifier: F. R. Hampel,
          The influence curve and its role in robust estimation, JASA 1974)
 bocpd    Bayesian online change point detection (R. P. Adams, D. J. C. MacKay, 2007, arXiv 0710.3742) with a normal
-         model of unknown mean and variance; an alarm when the likeliest segment lies the asked depth above the first
+         model of unknown mean and variance, behind a running median of five
+
+Plain, both alarm several times as often on healthy runs; the settings are the best of a small search on seed 7.
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ import pyarrow as pa
 
 F64 = npt.NDArray[np.float64]
 DEPTH = 0.10
+"""The smallest loss of throughput worth an alarm."""
+DELTA = -math.log1p(-DEPTH)
+SMOOTH = 5
 SKIP = 3
 """The first lines hold what is compiled and cached."""
 
@@ -76,15 +81,15 @@ def series(tables: list[pa.Table], arrivals: list[list[tuple[float, int]]]) -> S
     return Series([steps[i] for i in keep], [at[i] for i in keep], np.log(spent[keep]))
 
 
-def rolling(s: Series, *, window: int = 50, k: float = 5.0, run: int = 3, rest: int = 20) -> list[Alarm]:
-    """Alarm where `run` values in a row lie above the median of the `window` before by k scaled deviations."""
+def rolling(s: Series, *, window: int = 50, k: float = 3.0, run: int = 8, rest: int = 20) -> list[Alarm]:
+    """Alarm where `run` values in a row lie k scaled deviations, and at least the asked depth, above the median of the `window` before."""
     out: list[Alarm] = []
     above, calm, quiet = 0, rest, 0
     for i in range(window, len(s.pace)):
         past = s.pace[i - window : i]
         middle = float(np.median(past))
-        spread = max(1.4826 * float(np.median(np.abs(past - middle))), 1e-3)
-        high = s.pace[i] > middle + k * spread
+        spread = 1.4826 * float(np.median(np.abs(past - middle)))
+        high = s.pace[i] > middle + max(k * spread, DELTA)
         if high and not above:
             calm = quiet
         above, quiet = (above + 1, 0) if high else (0, quiet + 1)
@@ -93,28 +98,29 @@ def rolling(s: Series, *, window: int = 50, k: float = 5.0, run: int = 3, rest: 
     return out
 
 
-def bocpd(s: Series, *, hazard: float = 1 / 500, settle: int = 10, longest: int = 300) -> list[Alarm]:
-    """Alarm where the segment the run is most likely in lies at least 10 % of throughput above the first one's pace."""
+def bocpd(s: Series, *, hazard: float = 1 / 500, settle: int = 20, longest: int = 300) -> list[Alarm]:
+    """Alarm where the segment the run is most likely in lies at least the asked depth above the run's own pace."""
     out: list[Alarm] = []
-    if len(s.pace) < 2 * settle:
+    if len(s.pace) < SMOOTH + settle:
         return out
-    model = Segments(s.pace[:settle], hazard, longest)
-    delta = -math.log1p(-DEPTH)
+    pace = np.median(np.lib.stride_tricks.sliding_window_view(s.pace, SMOOTH), axis=1)
+    steps, at_s = s.steps[SMOOTH - 1 :], s.at_s[SMOOTH - 1 :]
+    model = Segments(pace[:settle], hazard, longest)
     base: float | None = None
     slow: tuple[int, int] | None = None
-    for i, x in enumerate(s.pace.tolist()):
+    for i, x in enumerate(pace.tolist()):
         length, mean = model.take(x)
         if length < settle:
             continue
-        if base is None or mean < base - delta:
+        if base is None or mean < base - DELTA:
             base = mean
-        if slow is None and mean - base >= delta:
+        if slow is None and mean - base >= DELTA:
             slow = (max(0, i - length + 1), i)
-        elif slow is not None and mean - base < delta / 2:
-            out.append(Alarm(s.steps[slow[0]], s.steps[slow[1]], s.at_s[slow[1]], s.steps[i]))
+        elif slow is not None and mean - base < DELTA / 2:
+            out.append(Alarm(steps[slow[0]], steps[slow[1]], at_s[slow[1]], steps[i]))
             slow = None
     if slow is not None:
-        out.append(Alarm(s.steps[slow[0]], s.steps[slow[1]], s.at_s[slow[1]]))
+        out.append(Alarm(steps[slow[0]], steps[slow[1]], at_s[slow[1]]))
     return out
 
 

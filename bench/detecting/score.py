@@ -109,7 +109,8 @@ class Asked:
                 name,
                 f"{a.verdict} by {a.rule}, not {'|'.join(sorted(wanted))}",
             )
-            if t.trouble in ("crash", "hung") and (mode == "live" or t.klass != "hang"):
+            asked = t.trouble == "crash" or (t.trouble == "hung" and t.phase != "ending")
+            if asked and (mode == "live" or t.klass != "hang"):
                 board.ask(
                     f"{mode} class, {family}",
                     a.klass == t.klass or (t.trouble == "hung" and a.klass == "hang"),
@@ -122,12 +123,17 @@ class Asked:
                 hang_replayed(board, row, t, a)
 
     def verdicts(self, t: Truth) -> set[str]:
-        """What is right: of a hang that somebody ended, either half; of one that is still silent, what the observer could see."""
+        """What is right: of a hang that somebody ended, either half; of one that is still silent, what the observer could see.
+
+        A run that hangs after its last step has completed its work; nanoGPT says nothing when it ends well.
+        """
         if t.trouble != "hung":
-            return {t.verdict}
-        if t.fault == "hang-silent" and t.verdict == "stalled" and self.mode == "replay":
-            return {"running-at-end", "stalled"}
-        return {t.verdict, "stalled"}
+            return (
+                {t.verdict, "running-at-end"} if t.verdict == "completed" and t.framework == "nanogpt" else {t.verdict}
+            )
+        right = {t.verdict, "stalled"} | ({"completed"} if t.phase == "ending" else set())
+        silent = t.fault == "hang-silent" and t.verdict == "stalled" and self.mode == "replay"
+        return right | ({"running-at-end"} if silent else set())
 
     def culprit(self, t: Truth, a: Said, name: str) -> None:
         """The rank or node behind it; a straggler shows in the ranks of its episode."""
@@ -188,15 +194,7 @@ class Asked:
                 for kind in ("slow", "hung", "dead")
             }
         else:
-            false = {
-                kind: [
-                    f"{kind} from step {e.step}"
-                    for t, a in self.pairs()
-                    for e in a.stretches
-                    if false_stretch(e, kind, t, row)
-                ]
-                for kind in ("slow", "hung")
-            }
+            false = {kind: self.false_stretches(kind) for kind in ("slow", "hung")}
             false["dead"] = [f"verdict {a.verdict} by {a.rule}" for a in self.answers if healthy and a.verdict in ENDED]
         for why in false["slow"]:
             board.alarm(f"{mode} slow, {'healthy' if healthy else 'troubled'}", row.name, why)
@@ -206,6 +204,17 @@ class Asked:
         else:
             bad = false["hung"]
             board.ask(f"{mode} never hung too early", not bad, row.name, "; ".join(bad))
+
+    def false_stretches(self, kind: str) -> list[str]:
+        """Called in the replay and not true. Of a suspension a log says nothing: only the scheduler could tell it from a hang."""
+        if kind == "hung" and self.row.group == "healthy-suspended":
+            return []
+        return [
+            f"{kind} from step {e.step}"
+            for t, a in self.pairs()
+            for e in a.stretches
+            if false_stretch(e, kind, t, self.row)
+        ]
 
 
 def spans(step: int | None, until: int | None, t: Truth, log_every: int) -> bool:

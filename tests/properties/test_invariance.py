@@ -352,7 +352,7 @@ def rows_of(part: list[tuple[int, Said]]) -> ProgressRows:
 
 LIMIT = PhaseLimit(50.0, 100.0, 400.0)
 NERVOUS = Detect(  # small numbers, so that short stories have hangs, pauses and slowdowns in them
-    HangPolicy(learn_gaps=2, learn_pauses=1, phases={name: LIMIT for name in HangPolicy().phases}),
+    HangPolicy(learn_gaps=2, learn_pauses=1, phases=dict.fromkeys(HangPolicy().phases, LIMIT)),
     SlowPolicy(for_s=2.0, steps=2, bin_s=1.0, learn_bins=2, learn_bins_max=8),
 )
 
