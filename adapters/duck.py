@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 
 from defib.adapters import rows, schema
 from defib.adapters.show import printable
+from defib.adapters.views import VIEWS
 from defib.engine.core import Append, JobJudged, StreamRead, StreamSeen
 from defib.engine.incidents import attempt_id
 from defib.engine.rulebook import Rulebook
@@ -73,9 +74,7 @@ class DuckStore:
         self._schemas: dict[str, pa.Schema] = {}
         self._written: set[int] = set()  # streams of unjudged jobs with rows in the store
         with self._transaction():
-            for statement in schema.statements():
-                self.con.execute(statement)
-            self._check_version()
+            self._bring_up()
             self._forget_unfinished()
 
     @contextlib.contextmanager
@@ -92,15 +91,28 @@ class DuckStore:
                 raise StoreError(f"{self._path}: {str(e).splitlines()[0]}") from e
             raise
 
-    def _check_version(self) -> None:
-        row = self.con.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
-        if row and int(row[0]) > schema.VERSION:
+    def _bring_up(self) -> None:
+        """Tables and views as they are now, rows of an earlier version kept; classes and policy as the rules of this run have them."""
+        have: dict[str, set[str]] = {}
+        for name, column in self.con.execute("SELECT table_name, column_name FROM duckdb_columns()").fetchall():
+            have.setdefault(name, set()).add(column)
+        meta = dict(self.con.execute("SELECT key, value FROM meta").fetchall()) if "meta" in have else {}
+        if int(meta.get("schema", 0)) > schema.VERSION:
             raise StoreError(
-                f"the history was written by a newer defib (schema {row[0]}); upgrade, or use another --db"
+                f"the history was written by a newer defib (schema {meta['schema']}); upgrade, or use another --db"
             )
-        self.con.execute(
-            "INSERT OR REPLACE INTO meta VALUES ('schema', ?), ('rules', ?)", [str(schema.VERSION), self._book.hash]
-        )
+        layout = schema.layout()
+        if meta.get("layout") != layout or not have.keys() >= {*schema.TABLES, *VIEWS}:
+            for statement in [*schema.tables(), *schema.additions(have), *schema.views()]:
+                self.con.execute(statement)
+        elif meta.get("rules") == self._book.hash:
+            return
+        now = {"schema": str(schema.VERSION), "layout": layout, "rules": self._book.hash}
+        for key, value in now.items():
+            self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
+        for table, told in (("classes", rows.class_rows(self._book)), ("policy", rows.policy_rows(self._book))):
+            self.con.execute(f"DELETE FROM {table}")  # noqa: S608 - constant names
+            self._rows(table, told)
 
     def apply(self, effects: Iterable[object]) -> None:
         for effect in effects:
@@ -177,7 +189,7 @@ class DuckStore:
             told = self._numbered(jobs, keys)
             named = [(rows.job_name(e.job), a) for e in told for a in e.attempts]
             self._rows("streams", [rows.stream_row(self._reads[n], self._keys[n]) for n in numbers])
-            self._rows("attempts", [rows.attempt_row(job, a, self._keys) for job, a in named])
+            self._rows("attempts", [rows.attempt_row(job, a, self._keys, self._book) for job, a in named])
             self._rows("attempt_streams", [
                 {"attempt_id": a.attempt_id, "stream_id": self._keys[n], "first_line": a.first_line[n], "last_line": a.last_line[n]}
                 for _, a in named for n in a.streams
@@ -185,6 +197,7 @@ class DuckStore:
             self._rows(
                 "windows", [{**r, "stream_id": self._keys[n]} for e in told for n, cells in e.windows for r in cells]
             )
+            self._rows("episodes", [r for _, a in named for r in rows.episode_rows(a, self._keys)])
             self._rows("incidents", [r for _, a in named if (r := rows.incident_row(a, self._book))])
             self._rows("evidence", [r for _, a in named for r in rows.evidence_rows(a, self._keys)])
             self._rows("nodes", [r for _, a in named for r in rows.node_rows(a, self._keys)])
@@ -204,7 +217,7 @@ class DuckStore:
             "WHERE job IN (SELECT unnest(?)) AND (stream_id IS NULL OR stream_id IN (SELECT unnest(?)))", [names, keys]
         ).fetchall()]  # fmt: skip
         if old:
-            for table in ("attempts", "attempt_streams", "windows", "incidents", "evidence", "nodes"):
+            for table in ("attempts", "attempt_streams", "windows", "episodes", "incidents", "evidence", "nodes"):
                 self.con.execute(f"DELETE FROM {table} WHERE attempt_id IN (SELECT unnest(?))", [old])  # noqa: S608 - constant names
         self.con.execute("DELETE FROM streams WHERE stream_id IN (SELECT unnest(?))", [keys])
         taken: dict[str, set[int]] = {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -11,8 +12,12 @@ from defib.engine.core import StreamRead
 from defib.engine.identity import PACKED
 from defib.engine.incidents import fingerprint
 from defib.engine.rulebook import Rulebook
-from defib.engine.words import AttemptVerdict, JobKey, StreamId
+from defib.engine.words import AttemptVerdict, Episode, JobKey, Signal, StreamId
 
+EPISODE_PLAIN = (
+    "kind", "phase", "clock", "onset_step", "end_step", "onset_offset", "onset_line", "limit_s", "baseline_s", "pace_s", "depth",
+    "scope", "because",
+)  # fmt: skip
 HEALTHY = ("completed", "running-at-end", "unknown")
 
 
@@ -39,9 +44,9 @@ def stream_row(r: StreamRead, key: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def attempt_row(job: str, a: AttemptVerdict, keys: Mapping[int, str]) -> dict[str, Any]:
+def attempt_row(job: str, a: AttemptVerdict, keys: Mapping[int, str], book: Rulebook) -> dict[str, Any]:
     """Row of `attempts`."""
-    c, p = a.cause, a.progress
+    c, p, who = a.cause, a.progress, a.suspect
     s = c.signal if c else None
     return {
         "attempt_id": a.attempt_id, "job": job, "cluster": a.job.cluster, "job_id": a.job.job_id, "array_task": a.job.array_task,
@@ -58,7 +63,36 @@ def attempt_row(job: str, a: AttemptVerdict, keys: Mapping[int, str]) -> dict[st
         "median_step_s": p.median_step_s if p else None, "p90_step_s": p.p90_step_s if p else None,
         "throughput": p.throughput if p else None, "throughput_unit": p.throughput_unit if p else None,
         "first_seen": moment(a.first_us), "last_seen": moment(a.last_us), "notes": list(a.notes),
+        "suspect_rank": who.rank if who else None, "suspect_node": who.node if who else None,
+        "suspect_gpu": who.gpu if who else None, "suspect_how": who.how if who else None,
+        "suspect_confidence": who.confidence if who else None, "suspect_because": who.because if who else None,
+        "progress_counts": book.format_by_id[p.format].counts if p and p.format in book.format_by_id else None,
     }  # fmt: skip
+
+
+def episode_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]]:
+    """Rows of `episodes`, in order."""
+    return [
+        {
+            "attempt_id": a.attempt_id, "position": i, **{name: getattr(e, name) for name in EPISODE_PLAIN},
+            **_moments(e), **_seconds(e), "ranks": list(e.ranks),
+            "stream_id": None if e.stream is None else keys[e.stream],
+        }
+        for i, e in enumerate(a.episodes)
+    ]  # fmt: skip
+
+
+def _moments(e: Episode) -> dict[str, datetime | None]:
+    """When, where the clock tells a date: a step clock only counts from the first step."""
+    dated = e.clock in ("event", "arrival")
+    times = {"onset": e.onset_us, "declared": e.declared_us, "ended": e.ended_us}
+    return {name: moment(us) if dated else None for name, us in times.items()}
+
+
+def _seconds(e: Episode) -> dict[str, float | None]:
+    """The same on the episode's own clock."""
+    times = {"onset_s": e.onset_us, "declared_s": e.declared_us, "ended_s": e.ended_us}
+    return {name: None if us is None else us / 1e6 for name, us in times.items()}
 
 
 def incident_row(a: AttemptVerdict, book: Rulebook) -> dict[str, Any] | None:
@@ -90,20 +124,56 @@ def evidence_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, 
 
 
 def node_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]]:
-    """Rows of `nodes`: every node the story names, the first line that does."""
+    """Rows of `nodes`: the suspect's node, and every other node the story names with the first line that does.
+
+    Where nothing is known of a suspect, whoever printed a cause that may stand alone is taken for one, as `printer`.
+    """
     if a.verdict in HEALTHY or a.cause is None:
         return []
+    who = a.suspect
     out: dict[str, dict[str, Any]] = {}
+    if who is not None and who.node is not None:
+        shown = who.evidence[0] if who.evidence else a.cause.signal
+        out[who.node] = {
+            **_named(a, shown, keys), "node": who.node, "role": "suspect", "class": a.cause.klass, "confidence": who.confidence,
+            "gpu": who.gpu, "source": who.how, "breadth": who.breadth,
+        }  # fmt: skip
     for e in a.evidence:
         s = e.signal
         if s.node is not None and s.node not in out:
-            role = "suspect" if e.why == "cause" and s.role in ("root", "candidate") else "named"
-            out[s.node] = {
-                "node": s.node, "attempt_id": a.attempt_id, "incident_id": incident_id(a), "role": role, "class": s.klass,
-                "confidence": a.cause.confidence if role == "suspect" else "unknown", "rule": s.rule,
-                "stream_id": keys[s.stream], "line": s.line, "time": moment(s.time_us),
-            }  # fmt: skip
+            out[s.node] = _named(a, s, keys)
+            if who is None and e.why == "cause" and s.role in ("root", "candidate"):
+                gpu = s.fields.get("gpu") or s.fields.get("pci")
+                out[s.node] |= {"role": "suspect", "confidence": a.cause.confidence, "gpu": gpu, "source": "printer"}
     return list(out.values())
+
+
+def _named(a: AttemptVerdict, s: Signal, keys: Mapping[int, str]) -> dict[str, Any]:
+    return {
+        "node": s.node, "attempt_id": a.attempt_id, "incident_id": incident_id(a), "role": "named", "class": s.klass,
+        "confidence": "unknown", "rule": s.rule, "stream_id": keys[s.stream], "line": s.line, "time": moment(s.time_us),
+        "gpu": None, "source": None, "breadth": None,
+    }  # fmt: skip
+
+
+def class_rows(book: Rulebook) -> list[dict[str, Any]]:
+    """Rows of `classes`."""
+    return [{"class": c.id, **{k: v for k, v in dataclasses.asdict(c).items() if k != "id"}} for c in book.classes]
+
+
+def policy_rows(book: Rulebook) -> list[dict[str, Any]]:
+    """Rows of `policy`: every number of every policy under its dotted key."""
+
+    def leaves(value: Any, key: str) -> list[tuple[str, float]]:
+        if isinstance(value, dict):
+            return [x for k, v in value.items() for x in leaves(v, f"{key}.{k}" if key else k)]
+        return [(key, float(value))] if isinstance(value, int | float) else []
+
+    return [
+        {"name": name, "key": key, "value": value}
+        for name, values in sorted(book.policies.items())
+        for key, value in leaves(values, "")
+    ]
 
 
 def incident_id(a: AttemptVerdict) -> str:
@@ -144,4 +214,24 @@ def attempt_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any]:
         },
         "streams": [paths[n] for n in a.streams], "framework": a.framework, "verdict": a.verdict, "class": a.klass, "cause": cause,
         "cascades": a.cascades, "progress": progress, "clock": a.clock, "notes": list(a.notes),
+        "suspect": _suspect_object(a, paths), "episodes": [_episode_object(e, paths) for e in a.episodes],
+    }  # fmt: skip
+
+
+def _suspect_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any] | None:
+    who = a.suspect
+    if who is None:
+        return None
+    lines = [{"rule": s.rule, "stream": paths[s.stream], "line": s.line, "offset": s.offset} for s in who.evidence]
+    return {
+        "rank": who.rank, "node": who.node, "gpu": who.gpu, "how": who.how, "confidence": who.confidence, "because": who.because,
+        "breadth": who.breadth, "evidence": lines,
+    }  # fmt: skip
+
+
+def _episode_object(e: Episode, paths: dict[int, str]) -> dict[str, Any]:
+    times = {name: when.isoformat() + "Z" if when else None for name, when in _moments(e).items()}
+    return {
+        **{name: getattr(e, name) for name in EPISODE_PLAIN}, **times, **_seconds(e), "ranks": list(e.ranks),
+        "stream": None if e.stream is None else paths[e.stream],
     }  # fmt: skip

@@ -1,12 +1,19 @@
-"""The history's tables and views: DDL and what each is for. All SQL text of defib's own is constant; values go in as columns.
+"""The history's tables: DDL and what each is for (the views: `views`). All SQL text of defib's own is constant; values go in as columns.
 
-Every table and view is documented here once; `defib sql` users read it with `DESCRIBE` and `duckdb_tables().comment`.
+Every table is documented here once; `defib sql` users read it with `DESCRIBE` and `duckdb_tables().comment`. A store of an
+earlier version gains what it lacks (`additions`); columns are only ever added, at a table's end.
 Keys: `attempt_id` (cluster/job#index), `stream_id` (hash of path and generation), (`stream_id`, `offset`) for lines.
 """
 
 from __future__ import annotations
 
-VERSION = 1
+import hashlib
+import re
+from collections.abc import Mapping, Set
+
+from defib.adapters.views import VIEWS
+
+VERSION = 2
 
 TABLES = {
     "meta": ("key VARCHAR PRIMARY KEY, value VARCHAR", "Schema version and rule hash of the last writer."),
@@ -24,7 +31,8 @@ TABLES = {
         "progress_format VARCHAR, progress_kind VARCHAR, first_step BIGINT, last_step BIGINT, total_steps BIGINT, points BIGINT, "
         "median_step_s DOUBLE, "
         "p90_step_s DOUBLE, throughput DOUBLE, throughput_unit VARCHAR, clock VARCHAR, first_seen TIMESTAMP, last_seen TIMESTAMP, "
-        "notes VARCHAR[]",
+        "notes VARCHAR[], suspect_rank INTEGER, suspect_node VARCHAR, suspect_gpu VARCHAR, suspect_how VARCHAR, suspect_confidence VARCHAR, "
+        "suspect_because VARCHAR, progress_counts VARCHAR",
         "One row per attempt of a job: how it ended, why, and how far it came.",
     ),
     "attempt_streams": (
@@ -47,6 +55,13 @@ TABLES = {
         "first_step BIGINT, last_step BIGINT, median_step_s DOUBLE, p90_step_s DOUBLE, longest_gap_s DOUBLE",
         "Throughput of an attempt in windows of its own clock.",
     ),
+    "episodes": (
+        "attempt_id VARCHAR, position INTEGER, kind VARCHAR, phase VARCHAR, clock VARCHAR, onset TIMESTAMP, declared TIMESTAMP, "
+        "ended TIMESTAMP, onset_s DOUBLE, declared_s DOUBLE, ended_s DOUBLE, onset_step BIGINT, end_step BIGINT, stream_id VARCHAR, "
+        "onset_offset BIGINT, onset_line BIGINT, limit_s DOUBLE, baseline_s DOUBLE, pace_s DOUBLE, depth DOUBLE, scope VARCHAR, "
+        "ranks INTEGER[], because VARCHAR",
+        "Stretches in which an attempt was hung, slow or unseen; _s are seconds on the clock named, null ended: to the end.",
+    ),
     "incidents": (
         "incident_id VARCHAR PRIMARY KEY, attempt_id VARCHAR, verdict VARCHAR, class VARCHAR, domain VARCHAR, rule VARCHAR, "
         "confidence VARCHAR, fingerprint VARCHAR, rank INTEGER, node VARCHAR, time TIMESTAMP, step BIGINT, cascades BIGINT, title VARCHAR, "
@@ -60,8 +75,16 @@ TABLES = {
     ),
     "nodes": (
         "node VARCHAR, attempt_id VARCHAR, incident_id VARCHAR, \"role\" VARCHAR, class VARCHAR, confidence VARCHAR, rule VARCHAR, "
-        "stream_id VARCHAR, line BIGINT, time TIMESTAMP",
-        "Which node an incident names: as suspect (printed the cause) or as named (in the lines around it).",
+        "stream_id VARCHAR, line BIGINT, time TIMESTAMP, gpu VARCHAR, source VARCHAR, breadth INTEGER",
+        "Which node an incident names: as suspect (source says how: it printed the cause, or was inferred) or as named in the lines around it.",
+    ),
+    "classes": (
+        "class VARCHAR PRIMARY KEY, title VARCHAR, verdict VARCHAR, fault VARCHAR, retry VARCHAR, exclude VARCHAR, budget VARCHAR, why VARCHAR",
+        "The failure classes of the last writer's rules.",
+    ),
+    "policy": (
+        "name VARCHAR, key VARCHAR, value DOUBLE",
+        "The numbers of the last writer's policy files; views weigh with them.",
     ),
     "decisions": (
         "decision_id VARCHAR PRIMARY KEY, attempt_id VARCHAR, incident_id VARCHAR, decided_at TIMESTAMP, verdict VARCHAR, gate VARCHAR, "
@@ -79,58 +102,40 @@ TABLES = {
     ),
 }  # fmt: skip
 
-VIEWS = {
-    "attempt_progress": (
-        "SELECT a.attempt_id, p.* FROM progress p JOIN attempt_streams a ON a.stream_id = p.stream_id "
-        "AND p.line BETWEEN a.first_line AND a.last_line",
-        "Progress lines with the attempt they belong to.",
-    ),
-    "attempt_signals": (
-        "SELECT a.attempt_id, s.* FROM signals s JOIN attempt_streams a ON a.stream_id = s.stream_id AND s.line BETWEEN a.first_line AND a.last_line",
-        "Signals with the attempt they belong to.",
-    ),
-    "jobs": (
-        "SELECT job, any_value(job_name) AS job_name, last(framework ORDER BY attempt_index) AS framework, count(*) AS attempts, "
-        "last(verdict ORDER BY attempt_index) AS verdict, last(class ORDER BY attempt_index) AS class, min(first_step) AS first_step, "
-        "max(last_step) AS last_step, max(total_steps) AS total_steps, min(first_seen) AS first_seen, max(last_seen) AS last_seen "
-        "FROM attempts GROUP BY job",
-        "One row per job; verdict and class are those of its last attempt.",
-    ),
-    "why": (
-        "SELECT a.job, a.attempt_index, e.position, e.why, e.title, e.count, s.path, e.line, e.rank, e.node, e.text "
-        "FROM evidence e JOIN attempts a USING (attempt_id) LEFT JOIN streams s USING (stream_id) ORDER BY a.job, a.attempt_index, e.position",
-        "Why did a job end: the lines its story rests on.",
-    ),
-    "suspects": (
-        "SELECT node, count(*) AS incidents, count(DISTINCT class) AS classes, list(DISTINCT class) AS what, max(time) AS last_time "
-        "FROM nodes WHERE \"role\" = 'suspect' GROUP BY node ORDER BY incidents DESC, node",
-        "Nodes by how many incidents name them as where the cause was printed.",
-    ),
-    "time_by_class": (
-        "SELECT class, count(*) AS attempts, sum(epoch(last_seen) - epoch(first_seen)) AS seconds_run, "
-        "sum(coalesce(last_step - first_step, 0)) AS steps FROM attempts WHERE class IS NOT NULL GROUP BY class ORDER BY attempts DESC",
-        "Attempts, run time and steps by the class that ended them (time where logs carry stamps).",
-    ),
-    "goodput": (
-        "SELECT job, count(*) AS attempts, sum(last_step - first_step + 1) AS steps_run, max(last_step) - min(first_step) + 1 AS steps_kept, "
-        "round((max(last_step) - min(first_step) + 1) / nullif(sum(last_step - first_step + 1), 0), 4) AS kept_ratio "
-        "FROM attempts WHERE last_step IS NOT NULL GROUP BY job",
-        "Steps that were run against steps that counted: what restarts repeated.",
-    ),
-    "restarts": (
-        "SELECT b.job, a.attempt_index AS from_attempt, a.class, a.last_step AS failed_at, b.first_step AS resumed_at, b.last_step AS reached, "
-        "b.last_step > a.last_step AS passed_the_failure FROM attempts a JOIN attempts b ON a.job = b.job AND b.attempt_index = a.attempt_index + 1",
-        "Every restart seen in the logs and whether training passed the step where it had failed.",
-    ),
-}  # fmt: skip
+
+def layout() -> str:
+    """Names this very layout of tables, views and comments: a store that has it needs no DDL."""
+    return hashlib.sha256("\n".join([*tables(), *views()]).encode()).hexdigest()[:16]
 
 
-def statements() -> list[str]:
-    """DDL in order; safe to run on a store that has it already."""
-    out = [f"CREATE TABLE IF NOT EXISTS {name} ({columns})" for name, (columns, _) in TABLES.items()]
-    out += [f"CREATE OR REPLACE VIEW {name} AS {query}" for name, (query, _) in VIEWS.items()]
-    out += [
-        f"COMMENT ON TABLE {name} IS '{about.replace(chr(39), chr(39) * 2)}'" for name, (_, about) in TABLES.items()
+def columns(table: str) -> dict[str, str]:
+    """Column -> declaration of a table, in order."""
+    declared = re.split(r", (?=[\"\w]+ [A-Z])", TABLES[table][0])
+    return {d.split()[0].strip('"'): d for d in declared}
+
+
+def additions(have: Mapping[str, Set[str]]) -> list[str]:
+    """What brings the tables of an earlier version up to this one. have: table -> its columns, for tables that are there."""
+    return [
+        f"ALTER TABLE {table} ADD COLUMN {declared}"
+        for table, old in have.items()
+        if table in TABLES
+        for name, declared in columns(table).items()
+        if name not in old
     ]
-    out += [f"COMMENT ON VIEW {name} IS '{about.replace(chr(39), chr(39) * 2)}'" for name, (_, about) in VIEWS.items()]
+
+
+def tables() -> list[str]:
+    """DDL of the tables; safe to run on a store that has them already."""
+    return [f"CREATE TABLE IF NOT EXISTS {name} ({declared})" for name, (declared, _) in TABLES.items()]
+
+
+def views() -> list[str]:
+    """DDL of the views in their order, and every comment; safe to run again."""
+    out = [f"CREATE OR REPLACE VIEW {name} AS {query}" for name, (query, _) in VIEWS.items()]
+    for kind, things in (("TABLE", TABLES), ("VIEW", VIEWS)):
+        out += [
+            f"COMMENT ON {kind} {name} IS '{about.replace(chr(39), chr(39) * 2)}'"
+            for name, (_, about) in things.items()
+        ]
     return out

@@ -251,7 +251,10 @@ def _ended(state: State, event: StreamEnded) -> list[Effect]:
 
 
 def _judged(state: State, job: JobKey) -> list[Effect]:
-    members = state.jobs.pop(job)
+    members = state.jobs.pop(job, [])
+    if not members:
+        state.live.end(job, (), [])
+        return []  # a job that never had a log has no attempt to tell of
     streams = [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members]
     story = JobStory(job, streams, state.live.state_of(job))
     attempts, windows = assemble(story, state.book)

@@ -74,12 +74,11 @@ class Live:
             for w in self.watches.values():
                 w.restart_clocks(slept)
                 w.due_us = at_us
-        began = self.now_us if self.now_us is not None else at_us
         self.now_us = at_us
         for job in {**jobs, **self._states}:
             if job not in self.watches:
                 self.watches[job] = JobWatch(
-                    job, self._elder(job, jobs, streams), min(began, at_us), policy=book.detect
+                    job, self._elder(job, jobs, streams), at_us, looked_us=at_us, policy=book.detect
                 )
                 self._dirty[job] = None
         self._take_in(at_us)

@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import orjson
 
 from defib.engine.detect import Detect
+from defib.engine.policies import POLICIES, P, restore
+from defib.engine.words import ConfigError, Problem
 
 T = TypeVar("T")
 
@@ -151,6 +153,8 @@ class Rulebook:
     paths: tuple[Template, ...]
     refines: dict[str, tuple[str, ...]] = field(default_factory=dict)
     detect: Detect = field(default_factory=Detect)
+    # Checked values by the policy's name; `policy` makes the shape of them.
+    policies: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @cached_property
     def by_id(self) -> dict[str, Rule]:
@@ -167,6 +171,13 @@ class Rulebook:
     @cached_property
     def table_by_id(self) -> dict[str, Table]:
         return {t.id: t for t in self.tables}
+
+    def policy(self, shape: type[P]) -> P:
+        """The policy of this shape. Raises ConfigError where the rules hold none."""
+        name = next(n for n, known in POLICIES.items() if known is shape)
+        if name not in self.policies:
+            raise ConfigError([Problem("rules", 1, 1, f"there is no policy '{name}'", f"add policy/{name}.yaml")])
+        return restore(shape, self.policies[name])
 
     def to_json(self) -> bytes:
         return orjson.dumps(dataclasses.asdict(self), option=orjson.OPT_SORT_KEYS)
@@ -187,6 +198,7 @@ class Rulebook:
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
             detect=Detect.from_dict(raw["detect"]),
+            policies=raw["policies"],
         )
 
 

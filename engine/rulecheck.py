@@ -17,8 +17,8 @@ from typing import Any
 import hyperscan
 from pydantic import ValidationError
 
+from defib.engine import policyfiles, rulefaults, yamlpos
 from defib.engine import rulemodels as models
-from defib.engine import yamlpos
 from defib.engine.rulebook import Example, FailureClass, Format, Row, Rule, Rulebook, Table, Template
 from defib.engine.words import Problem, RuleError
 
@@ -44,15 +44,19 @@ def load(files: Iterable[tuple[str, str]]) -> Rulebook:
     digest = hashlib.sha256()
     problems: list[Problem] = []
     parsed: list[tuple[yamlpos.Positioned, Any]] = []
+    policies: list[yamlpos.Positioned] = []
     # Ours first, so that a clash is told of the folder that can be changed.
     for path, text in sorted(files, key=lambda f: (not f[0].startswith("rules/"), f[0])):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
         source = yamlpos.read(path, text)
         problems += source.problems
+        if not source.problems and isinstance(source.data, dict) and "policy" in source.data:
+            policies.append(source)
+            continue
         model = _validate(source, problems) if not source.problems else None
         if model is not None:
             parsed.append((source, model))
-    book = _assemble(digest.hexdigest(), parsed)
+    book = _assemble(digest.hexdigest(), parsed, policyfiles.assemble(policies, problems))
     problems += _vocabulary(book, parsed)
     problems += list(_dialects(book))
     if problems:
@@ -69,46 +73,25 @@ def _validate(source: yamlpos.Positioned, problems: list[Problem]) -> Any:
             try:
                 return model.model_validate(source.data)
             except ValidationError as e:
-                problems += [_pydantic_problem(source, dict(err), model) for err in e.errors()]
+                problems += rulefaults.problems_of(e, lambda *told: _told(source, *told), _all_keys(model))
                 return None
-    mend = "one of " + ", ".join(models.FILE_KINDS)
+    mend = "one of " + ", ".join([*models.FILE_KINDS, "policy"])
     problems.append(source.problem((), "cannot tell what kind of rule file this is", f"give it a key {mend}"))
     return None
 
 
-def _pydantic_problem(source: yamlpos.Positioned, err: dict[str, Any], model: type[Any]) -> Problem:
-    loc = tuple(err["loc"])
-    rule = _rule_of(source.data, loc)
-    kind, value = err["type"], err.get("input")
-    key = str(loc[-1]) if loc else ""
-    if kind == "extra_forbidden":
-        close = difflib.get_close_matches(key, sorted(_all_keys(model)), n=1)
-        return source.problem(
-            loc, f"unknown key '{key}'", f"did you mean '{close[0]}'?" if close else "remove it", rule
-        )
-    if kind == "missing":
-        return source.problem(loc[:-1], f"'{key}' is missing", f"add '{key}: …'", rule)
-    if kind == "literal_error":
-        expected = err["ctx"]["expected"]
-        close = difflib.get_close_matches(str(value), re.findall(r"'([^']+)'", expected), n=1)
-        more = f"; did you mean '{close[0]}'?" if close else ""
-        return source.problem(loc, f"'{key}' is '{value}'", f"expected {expected}{more}", rule)
-    if kind == "too_short":
-        return source.problem(loc, f"'{key}' is empty", "a rule proves itself: give at least one example", rule)
-    if kind == "string_pattern_mismatch":
-        return source.problem(loc, f"'{key}' is '{value}'", "lower case letters, digits, dots and dashes only", rule)
-    return source.problem(loc, f"'{key}': {err['msg']}", "see rules/README.md for the form of this key", rule)
-
-
-def _rule_of(data: Any, loc: tuple[Any, ...]) -> str:
+def _told(source: yamlpos.Positioned, loc: tuple[Any, ...], message: str, mend: str) -> Problem:
+    """A fault of a file's shape with the rule it stands in."""
+    rule, data = "", source.data
     for part in loc:
         try:
             data = data[part]
         except (KeyError, IndexError, TypeError):
-            return ""
+            break
         if isinstance(data, dict) and isinstance(data.get("id"), str):
-            return str(data["id"])
-    return ""
+            rule = str(data["id"])
+            break
+    return source.problem(loc, message, mend, rule)
 
 
 def _all_keys(model: type[Any]) -> Iterator[str]:
@@ -129,7 +112,7 @@ def _all_keys(model: type[Any]) -> Iterator[str]:
                     seen.append(sub)
 
 
-def _assemble(digest: str, parsed: list[tuple[yamlpos.Positioned, Any]]) -> Rulebook:
+def _assemble(digest: str, parsed: list[tuple[yamlpos.Positioned, Any]], policies: dict[str, Any]) -> Rulebook:
     rules: list[Rule] = []
     formats: list[Format] = []
     classes: list[FailureClass] = []
@@ -156,8 +139,9 @@ def _assemble(digest: str, parsed: list[tuple[yamlpos.Positioned, Any]]) -> Rule
         elif isinstance(m, models.PathFile):
             paths += [_template(source, ("paths", i), t) for i, t in enumerate(m.paths)]
     return Rulebook(
-        digest, tuple(rules), tuple(formats), tuple(classes), tuple(tables), tuple(prefixes), tuple(paths), refines
-    )
+        digest, tuple(rules), tuple(formats), tuple(classes), tuple(tables), tuple(prefixes), tuple(paths), refines,
+        policies=policies,
+    )  # fmt: skip
 
 
 def _examples(source: yamlpos.Positioned, loc: yamlpos.Path, hits: list[Any], key: str) -> tuple[Example, ...]:

@@ -88,6 +88,10 @@ class ProblemsError(DefibError):
         super().__init__("\n".join(str(p) for p in problems))
 
 
+class ConfigError(ProblemsError):
+    """A setting is missing or cannot be."""
+
+
 class RuleError(ProblemsError):
     """The rulebook does not load."""
 

@@ -179,6 +179,21 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
     _extra_rules(w)
     w.add_argument("--json", action="store_true")
     w.set_defaults(run="why:why")
+    n = commands.add_parser(
+        "nodes",
+        help="what speaks against each node, and which might be kept out",
+        description="Adds up what the incidents of all jobs hold against each node, older ones counting less, and says which might be kept "
+        "out and why (numbers: rules/policy/nodes.yaml). It only says; it changes nothing.",
+    )
+    n.add_argument("--as-of", type=_moment, metavar="TIME", help="weigh as of then, UTC (default: the newest incident)")
+    n.add_argument(
+        "--cluster-nodes", type=_count, metavar="N", help="nodes the cluster has; without it one node at most"
+    )
+    n.add_argument("--kept-out", nargs="+", default=[], metavar="NODE", help="nodes that are kept out already")
+    _db(n)
+    _extra_rules(n)
+    n.add_argument("--json", action="store_true", help="one JSON document")
+    n.set_defaults(run="nodes:nodes")
     s = commands.add_parser("sql", help="ask the history anything", formatter_class=RAW,
         description="Run SQL (DuckDB's) over the history, read-only. Without a query: a prompt on a terminal, else it is read from the pipe.",
         epilog='example:\n  defib sql "SELECT class, count(*) FROM incidents GROUP BY ALL" --csv')  # fmt: skip
@@ -231,6 +246,18 @@ def _rules(commands) -> None:  # type: ignore[no-untyped-def]
     dc.set_defaults(run="ruledoc:doc")
     sc = verbs.add_parser("schema", help="JSON schema of rule files, for editors")
     sc.set_defaults(run="rules:schema")
+
+
+def _moment(text: str) -> int:
+    from defib.adapters.cli.nodes import moment
+
+    return moment(text)
+
+
+def _count(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"'{text}': give a whole number from 1 on")
+    return int(text)
 
 
 def _bytes(text: str) -> int:

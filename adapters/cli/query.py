@@ -82,7 +82,23 @@ def ask(con: Any, db: str, query: str, values: list[Any]) -> Any:
     try:
         return con.execute(query, [v if v is None else printable(v) for v in values])
     except duckdb.Error as e:
-        raise StoreError(f"{db}: not a defib history ({str(e).splitlines()[0]}); 'defib replay LOGS…' makes one") from e
+        raise StoreError(f"{db}: {_lacks(con) or str(e).splitlines()[0]}") from e
+
+
+def _lacks(con: Any) -> str | None:
+    """What is wrong with a file one of our own statements does not run on."""
+    import duckdb
+
+    from defib.adapters.schema import VERSION
+
+    try:
+        row = con.execute("SELECT value FROM meta WHERE key = 'schema'").fetchone()
+        written = int(row[0])
+    except (duckdb.Error, TypeError, ValueError):
+        return "not a defib history; 'defib replay LOGS…' makes one"
+    if written < VERSION:
+        return f"written by an earlier defib (schema {written}); the next 'defib replay LOGS…' into it brings it up to date"
+    return None
 
 
 def sql(args: Any) -> int:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import operator
 import os
 import sys
 from collections import Counter
@@ -220,9 +222,10 @@ def schema(_args: Any) -> int:
     from pydantic import TypeAdapter
 
     from defib.adapters.cli.tables import write_json
-    from defib.engine import rulemodels as m
+    from defib.engine.policies import POLICIES
+    from defib.engine.rulemodels import FILE_KINDS
 
-    kinds = m.SignatureFile | m.ProgressFile | m.ClassFile | m.TableFile | m.PrefixFile | m.PathFile
+    kinds = functools.reduce(operator.or_, [*FILE_KINDS.values(), *POLICIES.values()])
     write_json(
         {
             "$schema": "https://json-schema.org/draft/2020-12/schema",

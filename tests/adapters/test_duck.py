@@ -17,7 +17,7 @@ from defib.adapters.duck import connect
 from defib.engine.words import StoreError
 
 Logs = Any  # the fixture's class lives in conftest.py
-JOB_TABLES = ("attempts", "attempt_streams", "windows", "incidents", "evidence", "nodes")
+JOB_TABLES = ("attempts", "attempt_streams", "windows", "episodes", "incidents", "evidence", "nodes")
 OOM = "[rank3]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 4.62 GiB.\n"
 STEPS = "".join(
     f" iteration {i:>8}/    1000 | elapsed time per iteration (ms): 1000.0 | lm loss: 2.5E+00 |\n" for i in range(1, 9)
@@ -105,7 +105,7 @@ def test_describe_matches_the_declaration(name: str, history: str) -> None:
 def test_statements_may_run_again(logs: Logs, three: list[str]) -> None:
     logs.replay(*three)
     con = duckdb.connect(logs.db)
-    for statement in [*schema.statements(), *schema.statements()]:
+    for statement in [*schema.tables(), *schema.views()] * 2:
         con.execute(statement)
     con.close()
 

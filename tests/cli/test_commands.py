@@ -30,7 +30,7 @@ PROMISED: dict[str, set[str]] = {
 }
 # Beyond the promise; pinned so that none comes or goes unnoticed.
 EXTRA: dict[str, set[str]] = {
-    "": {"class"},
+    "": {"class", "suspect", "episodes"},
     "attempt": {"id", "job_name"},
     "cause": {"because"},
     "progress": {"format", "kind", "p90_step_s"},
