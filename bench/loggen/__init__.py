@@ -4,7 +4,8 @@ In: a `Job` (what runs where and how it prints), a `Fault` (what goes wrong), a 
 Out: the bytes of every log file of that job and one `Truth` per attempt.
 Always: the same job, fault and seed give the same bytes; nothing reads the clock of the machine.
 
-    files, truth = loggen.render(job, fault, seed=7)
+    files, truth = loggen.render(job, fault, seed=7)      # .arrivals and .told say when bytes and facts came
+    for p in loggen.plan(seed=7, runs=2000): loggen.render(p.job, p.fault, p.seed)
     loggen.write("out", [(job, fault)], seed=7)
 """
 
@@ -18,11 +19,14 @@ from loggen.model import (
     Fault,
     FaultKind,
     Framework,
+    Habits,
     Job,
     Layout,
     Rendered,
+    Told,
     Truth,
 )
+from loggen.plan import Planned, plan
 from loggen.presets import PRESETS, cases
 from loggen.render import render, write
 
@@ -36,12 +40,16 @@ __all__ = [
     "Fault",
     "FaultKind",
     "Framework",
+    "Habits",
     "Job",
     "Layout",
+    "Planned",
     "Rendered",
+    "Told",
     "Truth",
     "bulk",
     "cases",
+    "plan",
     "render",
     "write",
 ]

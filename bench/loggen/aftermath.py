@@ -44,32 +44,31 @@ def frames_of_crash(rank: int, what: str) -> list[str]:
     ]
 
 
-def watchdog_death(s: Scribe, rank: int, reason: str, after: float) -> None:
+def watchdog_death(s: Scribe, rank: int, reason: str, after: float, *, cause: bool = False) -> None:
     """The watchdog thread rethrows `reason`, which ends the process by SIGABRT."""
     text = (
         f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] Process group watchdog thread terminated with exception: {reason}"
     )
-    s.glog(rank, "E", "ProcessGroupNCCL.cpp:1895", text, after=after)
+    s.glog(rank, "E", "ProcessGroupNCCL.cpp:1895", text, after=after, cause=cause)
     body = ["Exception raised from checkTimeout at " + C10D + ":632 (most recent call first):"]
     body += frames_of_crash(rank, "WorkNCCL::checkTimeout")
     body += ["terminate called after throwing an instance of 'c10::DistBackendError'", f"  what():  {text}"]
     s.block(rank, body, stream="err", after=after + 0.01)
 
 
-def lost_peer(s: Scribe, rank: int, peer_host: str, after: float) -> None:
-    """One rank notices that another is gone: by socket, by exception, or through the store."""
+def lost_peer(s: Scribe, rank: int, peer: str, after: float, form: float, *, cause: bool = False) -> None:
+    """One rank notices that another is gone: by socket, by exception, or through the store.
+
+    peer: its address; form: 0 to 1, below 0.75 a line names the peer.
+    cause: nothing better will be said, so these lines are the cause.
+    """
     local, pid = s.job.local(rank), s.pid(rank)
     host = s.hosts[s.job.node_of(rank)]
-    port = s.rng.randrange(33000, 60000)
-    gone = f"socketProgress: Connection closed by remote peer {peer_host}.cluster<{port}>"
-    form = s.rng.random()
+    gone = f"socketProgress: Connection closed by remote peer {peer}"
     if form < 0.75:
-        s.out(rank, f"{host}:{pid}:{pid + 900} [{local}] misc/socket.cc:71 NCCL WARN {gone}", after=after)
-        s.out(
-            rank,
-            f"{host}:{pid}:{pid + 900} [{local}] NCCL INFO transport/net_socket.cc:506 -> 6",
-            after=after + 0.001,
-        )
+        head = f"{host}:{pid}:{pid + 900} [{local}]"
+        s.put("nccl", f"{head} misc/socket.cc:71 NCCL WARN {gone}", rank=rank, after=after, cause=cause)
+        s.put("nccl", f"{head} NCCL INFO transport/net_socket.cc:506 -> 6", rank=rank, after=after + 0.001)
     if form < 0.5:
         frames = (
             ("/home/ada/train/train.py", 301, "main", "dist.all_reduce(loss)"),
@@ -87,9 +86,9 @@ def lost_peer(s: Scribe, rank: int, peer_host: str, after: float) -> None:
             gone,
         )
         error = f"torch.distributed.DistBackendError: NCCL error in: {C10D}:3690, {GAVE_UP}"
-        s.traceback(rank, frames, error, tail=tail, after=after + 0.05)
+        s.traceback(rank, frames, error, tail=tail, after=after + 0.05, cause=cause)
     elif form < 0.9:
-        watchdog_death(s, rank, f"NCCL error: {GAVE_UP}", after + 0.05)
+        watchdog_death(s, rank, f"NCCL error: {GAVE_UP}", after + 0.05, cause=cause)
     else:
         text = f"[c10d] recvValue failed on SocketImpl(fd={s.rng.randrange(20, 99)}): Failed to recv, got 0 bytes."
         s.glog(
@@ -98,16 +97,27 @@ def lost_peer(s: Scribe, rank: int, peer_host: str, after: float) -> None:
             "TCPStore.cpp:125",
             f"{text} Connection was likely closed. Did the remote server shutdown or crash?",
             after=after,
+            cause=cause,
         )
 
 
-def peers_notice(s: Scribe, culprit: int, *, within: float = 4.0, silent: Sequence[int] = ()) -> None:
+def peers_notice(
+    s: Scribe,
+    culprit: int,
+    *,
+    within: float = 4.0,
+    silent: Sequence[int] = (),
+    forms: tuple[float, float] = (0.0, 1.0),
+    cause: bool = False,
+) -> None:
     """Every other rank notices within `within` seconds; time then stands at the last of them."""
     host = s.hosts[s.job.node_of(culprit)]
-    start = 0.3
+    start, (low, high) = 0.3, forms
     for rank in range(s.job.world):
         if rank != culprit and rank not in silent:
-            lost_peer(s, rank, host, start + within * s.rng.random())
+            after = start + within * s.rng.random()
+            port = s.rng.randrange(33000, 60000)
+            lost_peer(s, rank, f"{host}.cluster<{port}>", after, low + (high - low) * s.rng.random(), cause=cause)
     s.now += start + within + 0.2
 
 
@@ -173,11 +183,16 @@ def ended(code: int) -> str:
     return SIGNALS[-code] + (" (core dumped)" if code in (-6, -11) else "")
 
 
-def job_dies(s: Scribe, culprit: int, code: int, *, peer_code: int = 1, told: str = "") -> None:
-    """torchrun and srun take the job down; `code` is the culprit's exit code (negative: signal)."""
+def job_dies(
+    s: Scribe, culprit: int, code: int, *, peer_code: int = 1, told: str = "", dead: int | None = None
+) -> None:
+    """torchrun and srun take the job down; `code` is the culprit's exit code (negative: signal).
+
+    dead: a node that cannot speak any more.
+    """
     job, step = s.job, f"{s.job.job_id}.0"
     home = job.node_of(culprit)
-    order = [home, *(n for n in range(len(s.hosts)) if n != home)]
+    order = [home, *(n for n in range(len(s.hosts)) if n not in (home, dead))]
     agents = job.launcher == "torchrun"
     for i, node in enumerate(order if agents else ()):
         ranks = range(node * job.gpus_per_node, (node + 1) * job.gpus_per_node)

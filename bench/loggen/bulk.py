@@ -116,10 +116,12 @@ def block(tape: Tape, s: Scribe) -> tuple[Cause, ...]:
     sheets = Sheets(s.job, s.rng)
     kept = [event for event in s.events if heard(s.job, event)]
     s.events.clear()
-    found = [sheets.write(event)[1] for event in sorted(kept, key=lambda event: event.at)]
+    placed = [p for event in sorted(kept, key=lambda event: event.at) for p in sheets.write(event)]
     data = b"".join(sheets.files().values())
     causes = tuple(
-        Cause(c.path, c.line + tape.lines, c.offset + tape.size, c.at + tape.size, c.text) for c in found if c
+        Cause(c.path, c.line + tape.lines, c.offset + tape.size, c.at + tape.size, c.text)
+        for p in placed
+        if (c := p.cause)
     )
     tape.add(data, data.count(b"\n"))
     return causes

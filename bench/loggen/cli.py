@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 
 from loggen.bulk import bulk
+from loggen.plan import plan
 from loggen.presets import DAY_ONE, PRESETS, cases
 from loggen.render import write
 
@@ -28,9 +29,11 @@ def size_of(text: str) -> int:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("loggen", description="Write realistic training logs with known truth.")
     made.add_argument("out", metavar="OUT", help="directory to write to")
-    made.add_argument("--preset", choices=[*PRESETS, "big-megatron"], default="demo")
+    made.add_argument("--preset", choices=[*PRESETS, "detectors", "big-megatron"], default="demo")
     made.add_argument("--seed", type=int, default=7)
-    made.add_argument("--jobs", type=int, metavar="N", help="so many jobs of the preset (default: each once)")
+    made.add_argument(
+        "--jobs", type=int, metavar="N", help="so many jobs of the preset (default: each once; detectors: 100)"
+    )
     made.add_argument("--size", type=size_of, default=1 << 30, metavar="BYTES", help="of big-megatron (default 1GiB)")
     made.add_argument("--start", type=datetime.fromisoformat, default=DAY_ONE, metavar="TIME", help="of the first job")
     return made
@@ -44,6 +47,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if args.preset == "big-megatron":
             truth = bulk(args.out, args.size, args.seed, start=args.start)
+        elif args.preset == "detectors":
+            drawn = plan(args.seed, args.jobs or 100, args.start)
+            truth = write(args.out, ((p.job, p.fault) for p in drawn), args.seed)
         else:
             truth = write(args.out, cases(args.preset, start=args.start, count=args.jobs), args.seed)
     except (ValueError, OSError) as wrong:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from loggen import aftermath
+from loggen import aftermath, traps
 from loggen.model import Fault, FaultKind, Verdict
 from loggen.scribe import Scribe
 from loggen.styles import Style
@@ -75,8 +75,10 @@ def raised(scene: Scene, error: str, *, code: int = 1, tail: tuple[str, ...] = (
         for rank in range(scene.s.job.world):
             scene.s.traceback(rank, frames, error, tail=tail, after=2.0 * scene.s.rng.random(), cause=True)
         scene.s.now += 2.5
+        scene.s.flush()
     else:
         scene.s.traceback(scene.rank, frames, error, tail=tail, cause=True)
+        scene.s.flush(scene.rank)
         aftermath.peers_notice(scene.s, scene.rank)
     aftermath.job_dies(scene.s, scene.rank, code)
 
@@ -139,39 +141,52 @@ def ecc(scene: Scene) -> None:
     gpu_fault(scene, lines, "torch.AcceleratorError: CUDA error: uncorrectable ECC error encountered")
 
 
+def hang_silent(scene: Scene) -> None:
+    """Nothing at all, until somebody ends it."""
+    traps.wait(scene.s, scene.fault.wait_s)
+    if scene.fault.killer != "nobody":
+        aftermath.scheduler_stops(scene.s, " DUE TO TIME LIMIT" if scene.fault.killer == "time-limit" else "")
+
+
 def nccl_timeout(scene: Scene) -> None:
-    """The culprit prints nothing; after the timeout all who waited for it do."""
-    s, job = scene.s, scene.s.job
+    """After the timeout all who waited say so; the culprit prints nothing, or is behind, or looks like the rest."""
+    s, job, tells = scene.s, scene.s.job, scene.fault.tells
     s.now += job.timeout_s
     limit, work = round(job.timeout_s * 1000), 40 * scene.step + 17
-    waiting = [rank for rank in range(job.world) if rank != scene.rank]
+    waiting = [rank for rank in range(job.world) if rank != scene.rank or tells != "silence"]
     delays = {rank: 1.5 * s.rng.random() for rank in waiting}
     first = min(delays, key=lambda rank: delays[rank], default=None)
     for rank, after in delays.items():
-        ran = limit + s.rng.randrange(5, 95)
-        what = (
-            f"[Rank {rank}] Watchdog caught collective operation "
-            f"timeout: WorkNCCL(SeqNum={work}, OpType=ALLREDUCE, "
-            f"NumelIn=466119168, NumelOut=466119168, Timeout(ms)={limit}) "
-            f"ran for {ran} milliseconds before timing out."
-        )
-        s.glog(rank, "E", "ProcessGroupNCCL.cpp:632", what, after=after, cause=rank == first)
-        state = f"last enqueued work: {work + 2}, last completed work: {work - 1}"
-        text = (
-            f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected "
-            f"by watchdog at work sequence id: {work} PG status: {state}"
-        )
-        s.glog(rank, "E", "ProcessGroupNCCL.cpp:2268", text, after=after + 0.002)
-        for text in (
-            "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, "
-            "subsequent GPU operations might run on corrupted/incomplete data.",
-            "To avoid data inconsistency, we are taking the entire process down.",
-        ):
-            s.glog(rank, "E", "ProcessGroupNCCL.cpp:681", f"[Rank {rank}] {text}", after=after + 60.0)
-        aftermath.watchdog_death(s, rank, what, after + 60.01)
+        behind = tells == "sequence" and rank == scene.rank
+        watchdog(s, rank, work - behind, limit + s.rng.randrange(5, 95), after, cause=rank == first)
     s.now += 62.5
     witness = first if first is not None else scene.rank
     aftermath.job_dies(s, witness, -6, peer_code=-6)
+
+
+def watchdog(s: Scribe, rank: int, work: int, ran: int, after: float, *, cause: bool) -> None:
+    """One rank's watchdog gives up on `work` after `ran` milliseconds and takes its process down a minute later."""
+    limit = round(s.job.timeout_s * 1000)
+    what = (
+        f"[Rank {rank}] Watchdog caught collective operation "
+        f"timeout: WorkNCCL(SeqNum={work}, OpType=ALLREDUCE, "
+        f"NumelIn=466119168, NumelOut=466119168, Timeout(ms)={limit}) "
+        f"ran for {ran} milliseconds before timing out."
+    )
+    s.glog(rank, "E", "ProcessGroupNCCL.cpp:632", what, after=after, cause=cause)
+    state = f"last enqueued work: {work + 2}, last completed work: {work - 1}"
+    text = (
+        f"[PG ID 0 PG GUID 0(default_pg) Rank {rank}] failure detected "
+        f"by watchdog at work sequence id: {work} PG status: {state}"
+    )
+    s.glog(rank, "E", "ProcessGroupNCCL.cpp:2268", text, after=after + 0.002)
+    for text in (
+        "Some NCCL operations have failed or timed out. Due to the asynchronous nature of CUDA kernels, "
+        "subsequent GPU operations might run on corrupted/incomplete data.",
+        "To avoid data inconsistency, we are taking the entire process down.",
+    ):
+        s.glog(rank, "E", "ProcessGroupNCCL.cpp:681", f"[Rank {rank}] {text}", after=after + 60.0)
+    aftermath.watchdog_death(s, rank, what, after + 60.01)
 
 
 def host_oom(scene: Scene) -> None:
@@ -185,6 +200,16 @@ def host_oom(scene: Scene) -> None:
         cause=True,
     )
     aftermath.job_dies(s, scene.rank, -9, told="Out Of Memory")
+
+
+def lost_peer(scene: Scene) -> None:
+    """A node goes dark: only what its peers say of their connections is left, and torchrun takes a victim for the root."""
+    s, job = scene.s, scene.s.job
+    dark = [rank for rank in range(job.world) if job.node_of(rank) == scene.node]
+    forms = (0.75, 1.0) if scene.fault.tells == "nothing" else (0.0, 0.75)
+    aftermath.peers_notice(s, scene.rank, within=6.0, silent=dark, forms=forms, cause=True)
+    witness = s.rng.choice([rank for rank in range(job.world) if rank not in dark])
+    aftermath.job_dies(s, witness, 1, dead=scene.node)
 
 
 def segfault(scene: Scene) -> None:
@@ -285,7 +310,7 @@ SPECS: dict[FaultKind, Spec] = {
     "gpu-xid79": Spec("crashed", "gpu-hardware", xid79, "rank"),
     "ecc": Spec("crashed", "gpu-hardware", ecc, "rank"),
     "nccl-timeout": Spec("stalled", "collective-timeout", nccl_timeout, "rank"),
-    "hang-silent": Spec("stalled", "hang", lambda scene: None),
+    "hang-silent": Spec("stalled", "hang", hang_silent),
     "host-oom": Spec("crashed", "host-oom", host_oom, "rank"),
     "no-space": Spec("crashed", "storage-space", no_space, "rank"),
     "nan-loss": Spec("crashed", "numerics", nan_loss, "rank"),
@@ -296,4 +321,5 @@ SPECS: dict[FaultKind, Spec] = {
     "node-failure": Spec("crashed", "node-lost", node_failure, "node", then="requeue"),
     "slowdown": Spec("completed", "slow-path"),
     "restart-in-job": Spec("crashed", "native-crash", worker_restart, "rank", then="restart"),
+    "lost-peer": Spec("crashed", "peer-lost", lost_peer, "node"),
 }

@@ -6,6 +6,8 @@ Always: a larger count repeats the set with new job ids and later starts; every 
 demo   what a newcomer should see: eight jobs, a few MB
 small  every kind of fault once, each on another framework and layout
 storm  512 ranks that all raise, and 512 ranks that follow one lost GPU
+
+Seeded mixes of any length are in `loggen.plan`.
 """
 
 from collections.abc import Callable, Sequence

@@ -18,26 +18,33 @@ from loggen.timeline import Act, play
 def render(job: Job, fault: Fault, seed: int) -> Rendered:
     """The files of one job by relative path, and one truth per attempt."""
     sheets = Sheets(job, Random(f"{seed}|{job.job_id}|sheets"))
-    truth = tuple(inscribe(sheets, job, fault, act, i) for i, act in enumerate(play(job, fault, seed)))
-    return Rendered(sheets.files(), truth)
+    acts = play(job, fault, seed)
+    truth = tuple(inscribe(sheets, job, act, i) for i, act in enumerate(acts))
+    files = sheets.files()
+    told = tuple(told for act in acts for told in act.told)
+    return Rendered(files, truth, sheets.arrivals(), told, acts[-1].ended)
 
 
-def inscribe(sheets: Sheets, job: Job, fault: Fault, act: Act, attempt: int) -> Truth:
+def inscribe(sheets: Sheets, job: Job, act: Act, attempt: int) -> Truth:
     """Write one attempt to its files and say what is true about it."""
     paths: dict[str, None] = {}
     causes: list[Cause] = []
+    steps: list[int] = []
     for event in act.events:
-        path, cause = sheets.write(event)
-        paths[path] = None
-        if cause:
-            causes.append(cause)
-    steps = [event.step for event in act.events if event.step is not None]
+        for placed in sheets.write(event):
+            paths[placed.path] = None
+            if placed.cause:
+                causes.append(placed.cause)
+            if placed.event.step is not None:
+                steps.append(placed.event.step)
+    sheets.lose()
+    happened = act.happened
     return Truth(
         job_id=job.job_id,
         name=job.name,
         attempt=attempt,
         framework=job.framework,
-        fault=fault.kind if attempt == 0 else "none",
+        fault=act.kind,
         verdict=act.verdict,
         klass=act.klass,
         culprit_rank=act.rank,
@@ -49,6 +56,13 @@ def inscribe(sheets: Sheets, job: Job, fault: Fault, act: Act, attempt: int) -> 
         started=moment(job, act.started),
         ended=moment(job, act.ended),
         paths=tuple(paths),
+        trouble=happened.trouble,
+        phase=happened.phase,
+        onset_s=happened.onset_s,
+        onset_step=happened.onset_step,
+        depth=happened.depth,
+        passed_s=happened.passed_s,
+        passed_step=happened.passed_step,
     )
 
 

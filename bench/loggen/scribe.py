@@ -30,8 +30,12 @@ class Scribe:
 
     def clock(self, node: int = 0, after: float = 0.0) -> datetime:
         """The time node `node` would print `after` seconds from now."""
-        skew = self.job.skew[node] if self.job.skew else 0.0
-        return self.job.start + timedelta(seconds=self.now + after + skew)
+        at = self.now + after
+        shown = at + self.job.skew[node] if self.job.skew else at
+        for since, jump in self.job.habits.clock_steps:
+            if at >= since:
+                shown += jump
+        return self.job.start + timedelta(seconds=shown)
 
     def stamp(self, node: int = 0, after: float = 0.0) -> str:
         """As Slurm prints it: 2026-11-30T21:04:05."""
@@ -62,6 +66,17 @@ class Scribe:
             event = replace(event, at=before)
         self.last[event.writer] = event.at
         self.events.append(event)
+
+    def flush(self, rank: int | None = None) -> None:
+        """Processes that end well (or this one) write out what their stdout still holds."""
+        if self.job.habits.buffer:
+            self.put("flush", "", rank=rank, end="")
+
+    def break_off(self, since: int, at: float) -> None:
+        """Go back to `at`: of the events from index `since` on, those after it never happened."""
+        self.events[since:] = [event for event in self.events[since:] if event.at <= at]
+        self.last = {writer: min(last, at) for writer, last in self.last.items()}
+        self.now = at
 
     def out(self, rank: int, text: str, *, after: float = 0.0, step: int | None = None, cause: bool = False) -> None:
         self.put("out", text, rank=rank, after=after, step=step, cause=cause)

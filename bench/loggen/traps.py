@@ -92,6 +92,43 @@ def exit_noise(s: Scribe) -> None:
         s.glog(rank, "W", "ProcessGroupNCCL.cpp:1524", text, after=0.1 * rank)
 
 
+def retried(s: Scribe, rank: int) -> None:
+    """An error that is caught, told of and got over."""
+    pick = s.rng.randrange(3)
+    if pick == 0:
+        local = s.job.local(rank)
+        frames = (("/home/ada/train/batching.py", 91, "fit", "loss = model(batch[:size])"),)
+        error = (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 9.25 GiB. "
+            f"GPU {local} has a total capacity of 79.11 GiB of which 3.40 GiB is free."
+        )
+        s.traceback(rank, frames, error)
+        s.err(rank, "caught it; trying again with micro batch 4 instead of 8")
+    elif pick == 1:
+        frames = (("/home/ada/train/shards.py", 33, "open", "return fs.open(path, 'rb')"),)
+        s.traceback(rank, frames, "TimeoutError: [Errno 110] Connection timed out")
+        s.err(rank, "shard web-0113 not reachable, retry 1 of 5 in 2 s")
+    else:
+        s.err(rank, "warning: NaN in the gradients of 1 micro batch, batch skipped, training goes on")
+        s.err(rank, "telemetry: upload failed: HTTP 503, dropped 12 points")
+
+
+def lr_stage(s: Scribe, stage: int) -> None:
+    """The schedule's next stage."""
+    s.out(0, f"lr scheduler: stage {stage} of 5 ends, learning rate now {3e-4 * 0.7**stage:.3e}")
+
+
+def wait(s: Scribe, seconds: float) -> None:
+    """Let time pass in which nothing is done; a tracker's spinner may go on turning."""
+    until, every = s.now + seconds, s.job.habits.spinner_s
+    turn = 0
+    while every and s.now + every <= until:
+        s.now += every
+        s.put("err", f"\rwandb: {'|/-'[turn % 3]} 0.012 MB of 0.012 MB uploaded", rank=0, end="")
+        turn += 1
+    s.now = until
+
+
 def nccl_chatter(s: Scribe, lines: int) -> None:
     """`lines` NCCL INFO lines for each rank, spread over the start-up."""
     world = s.job.world
@@ -117,5 +154,5 @@ def nccl_chatter(s: Scribe, lines: int) -> None:
                 peer = (rank + 1 + i) % world
                 way = "P2P/CUMEM/read" if s.job.node_of(peer) == node else f"NET/IB/{local}/GDRDMA"
                 text = f"Channel {i % 16:02d}/0 : {rank}[{local}] -> {peer}[{s.job.local(peer)}] via {way}"
-            s.out(rank, head + text, after=3.0 * i / lines + 0.2 * s.rng.random())
+            s.put("nccl", head + text, rank=rank, after=3.0 * i / lines + 0.2 * s.rng.random())
     s.now += 3.5 if lines else 0.0

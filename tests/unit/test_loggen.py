@@ -41,6 +41,7 @@ TOKENS: dict[str, str] = {
     "node-failure": r"srun: error: Node failure on n00\d",
     "slowdown": r"\d",
     "restart-in-job": r"Fatal Python error: Segmentation fault",
+    "lost-peer": r"closed by remote peer n00\d|remote process exited|DistBackendError|got 0 bytes",
 }
 STEPS: dict[str, str] = {
     "megatron-lm": r"iteration +(\d+)/ +\d+ \|",

@@ -121,12 +121,12 @@ class DeepSpeed(Style):
             "logging.py:107:log_dist",
             f"[Rank 0] step={p.step}, skipped={p.skipped}, lr=[{lr}], mom=[(0.9, 0.95)]",
         )
-        speed = 512 / p.mean
+        speed = 512 * p.work / p.mean
         self.log(
             "INFO",
             "timer.py:264:stop",
             f"epoch=0/micro_step={p.step * 2}/global_step={p.step}, RunningAvgSamplesPerSec={speed:.4f}, "
-            f"CurrSamplesPerSec={512 / p.seconds:.4f}, MemAllocated=12.8GB, MaxMemAllocated=61.41GB",
+            f"CurrSamplesPerSec={512 * p.batch / p.seconds:.4f}, MemAllocated=12.8GB, MaxMemAllocated=61.41GB",
         )
         return True
 

@@ -27,6 +27,17 @@ class Progress:
     skipped: int = 0
     nans: int = 0
     cause: bool = False
+    load: float = 1.0
+    """Tokens in this step as a multiple of the first step's; `work` is the mean since the last printed line."""
+    work: float = 1.0
+    batch: float = 1.0
+    """Samples in this step as a multiple of the first step's."""
+    samples: float = 0.0
+    """Samples so far, in samples of a first step."""
+    late: int | None = None
+    """A rank that is slower than the others: it prints `lag` seconds later, its steps take `pull` seconds longer."""
+    lag: float = 0.0
+    pull: float = 0.0
 
 
 class Style:
@@ -41,6 +52,8 @@ class Style:
         self.job = scribe.job
         self.done = done
         """Steps done by earlier attempts."""
+        self.lagged = 0.0
+        """How far the slow rank was behind at the last printed line."""
         self.ckpt_dir = f"/scratch/ada/{scribe.job.name}/ckpt"
 
     @property

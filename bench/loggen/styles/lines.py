@@ -11,12 +11,20 @@ TOKENS = 32_768
 
 class Torchtitan(Style):
     def log(
-        self, text: str, *, rank: int = 0, level: str = "INFO", step: int | None = None, cause: bool = False
+        self,
+        text: str,
+        *,
+        rank: int = 0,
+        level: str = "INFO",
+        step: int | None = None,
+        cause: bool = False,
+        after: float = 0.0,
     ) -> None:
-        when = self.s.clock(self.job.node_of(rank))
+        when = self.s.clock(self.job.node_of(rank), after)
         head = f"[titan] {when:%Y-%m-%d %H:%M:%S},{when.microsecond // 1000:03d} - root - {level} - "
         own_file = self.job.layout == "per-rank"
-        self.s.put("out", ("" if own_file else f"[rank{rank}]:") + head + text, rank=rank, step=step, cause=cause)
+        text = ("" if own_file else f"[rank{rank}]:") + head + text
+        self.s.put("out", text, rank=rank, after=after, step=step, cause=cause)
 
     def banner(self) -> None:
         self.log("Starting job: Llama 3 8B training")
@@ -43,19 +51,25 @@ class Torchtitan(Style):
     def step(self, p: Progress) -> bool:
         if not self.due(p.step):
             return False
-        ranks = range(self.job.world) if self.job.layout == "per-rank" else (0,)
-        tps = round(TOKENS / p.mean)
-        tflops = 407.35 * self.job.step_s / p.mean
-        text = (
+        every = self.job.layout == "per-rank" or self.job.habits.rank_lines
+        for rank in range(self.job.world) if every else (0,):
+            mine = rank == p.late
+            text = self.text(p, p.mean + p.pull if mine else p.mean)
+            self.log(
+                text, rank=rank, step=p.step, cause=p.cause and rank == (p.late or 0), after=p.lag if mine else 0.0
+            )
+        if p.step == 1:
+            self.log("Synchronizing and adjusting timeout for all ProcessGroups to 0:01:40")
+        return True
+
+    def text(self, p: Progress, mean: float) -> str:
+        tps = round(TOKENS * p.work / mean)
+        tflops = 407.35 * self.job.step_s * p.work / mean
+        return (
             f"step: {p.step:2d}  loss: {p.loss:8.5f}  grad_norm: "
             f"{p.grad_norm:7.4f}  memory: 58.31GiB(73.65%)  "
             f"tps: {tps:,}  tflops: {tflops:.2f}  mfu: {tflops / 9.89:.2f}%"
         )
-        for rank in ranks:
-            self.log(text, rank=rank, step=p.step, cause=p.cause and rank == 0)
-        if p.step == 1:
-            self.log("Synchronizing and adjusting timeout for all ProcessGroups to 0:01:40")
-        return True
 
     def checkpoint_begin(self, step: int) -> None:
         self.log("Saving the checkpoint (or staging if async is enabled).")
@@ -92,7 +106,7 @@ class NanoGPT(Style):
     def step(self, p: Progress) -> bool:
         if (p.step - 1) % self.job.log_every:
             return False
-        mfu = 41.19 * self.job.step_s / p.seconds if p.step > 5 else -100.0
+        mfu = 41.19 * self.job.step_s * p.load / p.seconds if p.step > 5 else -100.0
         text = f"iter {p.step - 1}: loss {p.loss:.4f}, time {p.seconds * 1000:.2f}ms, mfu {mfu:.2f}%"
         self.s.out(0, text, step=p.step - 1, cause=p.cause)
         return True
@@ -139,12 +153,12 @@ class Fairseq(Style):
         if not self.due(p.step):
             return False
         epoch, place = divmod(p.step - 1, self.job.epoch)
-        wps = 427_295 / p.mean
+        wps = 427_295 * p.work / p.mean
         text = (
             f"epoch {epoch + 1:03d}: {place + 1:6d} / {self.job.epoch} "
             f"loss={p.loss:.3f}, ppl={2**p.loss:.2f}, "
-            f"wps={wps:.1f}, ups={1 / p.mean:.2f}, wpb=427295, "
-            f"bsz=14390.4, num_updates={p.step}, lr={p.lr:.6g}, "
+            f"wps={wps:.1f}, ups={1 / p.mean:.2f}, wpb={427_295 * p.load:.0f}, "
+            f"bsz={14390.4 * p.batch:.1f}, num_updates={p.step}, lr={p.lr:.6g}, "
             f"gnorm={p.grad_norm:.3f}, loss_scale=64, "
             f"train_wall={p.mean * self.job.log_every:.0f}, gb_free=9.8, "
             f"wall={p.elapsed:.0f}"
@@ -199,10 +213,10 @@ class Nemo(Style):
         shown = p.step - 1
         text = (
             f"Training epoch 0, iteration {shown}/{self.job.steps - 1} "
-            f"| lr: {p.lr:.4g} | global_batch_size: 512 | "
+            f"| lr: {p.lr:.4g} | global_batch_size: {round(512 * p.batch)} | "
             f"global_step: {shown} | reduced_train_loss: "
             f"{p.loss:.4g} | train_step_timing in s: {p.mean:.4g} | "
-            f"consumed_samples: {512 * p.step}"
+            f"consumed_samples: {round(512 * p.samples)}"
         )
         self.s.out(0, text, step=shown, cause=p.cause)
         return True

@@ -81,13 +81,13 @@ class Megatron(Style):
             return False
         s, job = self.s, self.job
         when = s.clock(job.node_of(self.printer))
-        flops = 612.4 * job.step_s / p.mean
+        flops = 612.4 * job.step_s * p.work / p.mean
         text = (
             f" [{when:%Y-%m-%d %H:%M:%S.%f}] iteration {p.step:8d}/{job.steps:8d} | "
-            f"consumed samples: {p.step * BATCH:12d} | elapsed "
+            f"consumed samples: {round(p.samples * BATCH):12d} | elapsed "
             f"time per iteration (ms): {p.mean * 1000:.1f} | "
             f"throughput per GPU (TFLOP/s/GPU): {flops:.1f} | learning rate: {p.lr:.6E} | "
-            f"global batch size: {BATCH:5d} | lm loss: {p.loss:.6E} "
+            f"global batch size: {round(p.batch * BATCH):5d} | lm loss: {p.loss:.6E} "
             f"| loss scale: 1.0 | grad norm: {p.grad_norm:.3f} | "
             f"number of skipped iterations: {p.skipped:3d} | number of nan iterations: {p.nans:3d} |"
         )
