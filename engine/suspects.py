@@ -101,7 +101,8 @@ def _by_cause(case: Case, cause: Cause, layout: Layout) -> Found:
     rank = rank if rank is not None else _killed(case, s, layout, node)
     who = " on ".join(x for x in (f"rank {rank}" if rank is not None else "", node or "") if x)
     gpu = s.fields.get("pci") or s.fields.get("gpu")
-    return Suspect(rank, node, gpu, "cause", cause.confidence, f"{who} {told}", lines_of([s])), ""
+    breadth = max(1, len(_nodes_of(case, s, layout)))
+    return Suspect(rank, node, gpu, "cause", cause.confidence, f"{who} {told}", lines_of([s]), breadth), ""
 
 
 def _witness(case: Case, s: Signal) -> bool:
@@ -125,8 +126,7 @@ def shared(case: Case, s: Signal, layout: Layout) -> str:
     spread = case.voices.spreads.get(mechanism(s))
     if spread is None:
         return ""
-    ranks = bits(spread.ranks)
-    nodes = spread.nodes | {n for r in ranks if (n := layout.node_of(r)) is not None}
+    ranks, nodes = bits(spread.ranks), _nodes_of(case, s, layout)
     if len(nodes) >= max(BREADTH_MIN, math.ceil(BREADTH_SHARE * layout.nodes)):
         return f"{len(nodes)} nodes show the same error at once, so its cause is not one of them"
     logs = {host(t.node) for t in case.traces if t.node is not None}
@@ -138,6 +138,14 @@ def shared(case: Case, s: Signal, layout: Layout) -> str:
     if many >= max(BREADTH_MIN, math.ceil(BREADTH_SHARE * max(layout.world or 0, len(layout.known)))):
         return f"{many} processes show the same error at once, so none of them is the one to blame"
     return ""
+
+
+def _nodes_of(case: Case, s: Signal, layout: Layout) -> set[str]:
+    """The nodes that show the same error at the same time, as far as they are told."""
+    spread = case.voices.spreads.get(mechanism(s))
+    if spread is None:
+        return set()
+    return spread.nodes | {n for r in bits(spread.ranks) if (n := layout.node_of(r)) is not None}
 
 
 # ---- by how processes ended -----------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from defib.engine.words import Signal
 
 RANKS_MAX = 4096  # ranks told apart; a larger world is not judged by who is missing
 NAMES_MAX = 4096  # nodes, addresses, tasks
-MECHANISMS_MAX = 512  # kinds of error whose ranks are told apart
+MECHANISMS_MAX = 128  # kinds of error whose ranks are told apart
+SPREAD_MAX = 1024  # nodes and tasks named per kind of error
 PEERS_MAX = 64
 WITNESSES_MAX = 64  # of one accused peer
 BREADTH_US = 30_000_000  # the same error within so long on many nodes has one cause outside of them
@@ -45,11 +46,11 @@ class Spread:
             return
         if s.rank is None:
             self.nameless = True
-            if "task" in s.fields and len(self.tasks) < NAMES_MAX:
+            if "task" in s.fields and len(self.tasks) < SPREAD_MAX:
                 self.tasks.add(s.fields["task"])
         elif s.rank < RANKS_MAX:
             self.ranks |= 1 << s.rank
-        if s.node is not None and len(self.nodes) < NAMES_MAX:
+        if s.node is not None and len(self.nodes) < SPREAD_MAX:
             self.nodes.add(host(s.node))
 
 

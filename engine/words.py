@@ -198,7 +198,7 @@ class ProgressSummary:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A line kept because it tells something: why (cause, cascade, exit, lifecycle, background, tail) and where."""
+    """A line kept because it tells something: why (cause, cascade, exit, lifecycle, background, suspect, tail) and where."""
 
     why: str
     signal: Signal

@@ -240,3 +240,18 @@ def test_the_scheduler_names_a_node(made: Kit) -> None:
 def test_no_cascade_printer_is_ever_named(made: Kit) -> None:
     for what in ("LOST", "PEER", "WAITED", "WRAP"):
         assert named(judged(made, f"n1: [rank4]: {what}", "EXIT")) is None
+
+
+def test_breadth_counts_the_nodes_that_show_the_cause(made: Kit) -> None:
+    two = judged(made, *[f"n{n}: [rank{4 * n}]: ROOT" for n in range(2)], "EXIT")
+    assert two.suspect is not None
+    assert two.suspect.breadth == 2
+    one = judged(made, "[rank4]: ROOT", "EXIT")
+    assert one.suspect is not None
+    assert one.suspect.breadth == 1
+
+
+def test_all_the_nodes_there_are_show_it(made: Kit) -> None:
+    logs = {f"7/n{n}.log": ["ROOT", "EXIT"] for n in (1, 2)}
+    assert "all 2 nodes" in unsaid(judged_logs(made, logs))
+    assert named(judged_logs(made, {"7/n1.log": ["ROOT", "EXIT"], "7/n2.log": ["LOST n1"]})) == ("cause", None, "n1")
