@@ -1,37 +1,61 @@
 """One attempt's traces -> its verdict, its first cause, and how sure we are.
 
-The ordering follows the rules collected from published practice (Meta's RSC study arXiv 2410.21680, NVIDIA's restart agent, Aegis,
-LogSage; see README "How a cause is chosen"):
+The ordering follows the rules collected from published practice (Meta's RSC study arXiv 2410.21680, NVIDIA's restart agent, Aegis, LogSage,
+"Story of Two GPUs" arXiv 2503.11901). Where each of them lives:
 
-1. An error followed by progress is background. 2. A planned end makes what follows teardown. 3. The scheduler's or a
-person's act explains every later error. 4. Among what is left the earliest counts; within a band where order means nothing
-(clock skew, interleaved writers) the stronger kind of evidence wins. 5. Timeouts and socket errors are symptoms, used only
-when nothing better is there. 6. Nothing is said that no line supports: `unknown` and null are answers.
+    1 time first, rank of evidence inside a skew band     `_first`, `case.strength`
+    2 the wait before a timeout belongs to it             `claims.looked_back`, `_hung_before`
+    3 roles outrank order inside the band                 `case.strength`, `_head`
+    4 only the first sticky CUDA error of a rank counts   `claims.without_echoes` (rules with the trait `sticky`)
+    5 a wrapper is not a cause                            role `wrapper`: only `_first_symptom`, last; what it wraps has rules of its own
+    6 socket errors point away from their printer         role `cascade`; `witnesses.by_peers`
+    7 RDMA status decides direction                       nccl.ib-*; `witnesses.by_peers` (two reporters)
+    8 lowest sequence number, the rank that is silent     `witnesses.by_position`, `witnesses.by_silence`
+    9 signals after the first exit are teardown           mark `teardown`, `_own_kill`
+    10 an act explains what follows, hardware stays       `_before_the_act`, `_hardware`
+    11 a fault followed by progress is background         `Case.progressed_after`
+    12 advice is never an anchor                          role `benign`
+    13 breadth: what many nodes show is nobody's fault    `suspects.shared`
+    14 sympathetic Xids                                   tables/xid.yaml, `claims.without_echoes`
+    15 noise at the exit                                  `_completed`, `_teardown_noise`
+    16 no candidate: say so                               `_symptom`, `_exited`, `unknown`
+    17 dumps are not matched                              role `benign`, near-misses
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+from defib.engine.case import (
+    BAND_LINES,
+    CHANNELS,
+    HARD,
+    LAST_WORDS_LINES,
+    NEAR_END_LINES,
+    SKEW_US,
+    Case,
+    began_us,
+    earliest,
+    in_band,
+    key,
+    stands_alone,
+    strength,
+)
+from defib.engine.claims import countable, ignored, lived_on, looks_back
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import Trace
+from defib.engine.voices import CLAIMS
 from defib.engine.words import LIFECYCLE_MARKS, Cause, Evidence, Signal
 
-SKEW_US = 2_000_000  # clocks of nodes within this are taken as equal
-BAND_LINES = 40  # interleaved writers: order within so many lines means nothing
-NEAR_END_LINES = 120  # a log that stops so soon after trouble stopped because of it
+HANG_US = 60_000_000  # a collective that had waited so long when somebody stopped the run was hung before
 EVIDENCE_MAX = 40
-LAST_WORDS_LINES = 3
-CHANNELS = 2  # a job with more streams than .out and .err has one per rank or node
-CLAIMS = ("root", "candidate")
 LIFECYCLE_RANK = ("node-failure", "preempted", "time-limit", "requeued", "cancelled")
 LIFECYCLE_CLASS = {
     "node-failure": "node-lost", "preempted": "preempted", "time-limit": "time-limit",
     "requeued": "requeued", "cancelled": "cancelled",
 }  # fmt: skip
-HARD = ("gpu", "node", "network", "storage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,110 +70,60 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(slots=True)
-class Case:
-    """The traces of one attempt with the questions the ordering asks of them."""
-
-    traces: Sequence[Trace]
-    book: Rulebook
-    errors: frozenset[int] = frozenset()  # streams that are an error channel by their paths
-    notes: list[str] = field(default_factory=list)
-
-    def trace_of(self, s: Signal) -> Trace:
-        return next(
-            t for t in self.traces if t.stream == s.stream and t.begin_offset <= s.offset <= max(t.end_offset, s.offset)
-        )
-
-    def signals(self) -> list[Signal]:
-        return [s for t in self.traces for s in t.kept]
-
-    def progressed_after(self, s: Signal) -> bool:
-        """Training moved on after this line: in the same stream by place, in another one by time."""
-        for t in self.traces:
-            if t.progress is None:
-                continue
-            if t.stream == s.stream:
-                if t.survived(s):
-                    return True
-            elif s.role == "lifecycle":
-                continue  # the scheduler's clock may be another zone's, and its word does not depend on another log's
-            elif (
-                s.order_us is not None and t.progress.time_us is not None and t.progress.time_us > s.order_us + SKEW_US
-            ):
-                return True
-        return False
-
-    def precedes(self, a: Signal, b: Signal) -> bool | None:
-        """a before b; None where nothing tells."""
-        if a.stream == b.stream:
-            return a.offset < b.offset
-        if a.order_us is not None and b.order_us is not None:
-            return a.order_us < b.order_us
-        return None
-
-    def last_of(self, marks: Iterable[str]) -> list[Signal]:
-        wanted = set(marks)
-        return [s for t in self.traces for s in t.last_by_rule.values() if s.mark in wanted]
-
-
 def judge(traces: Sequence[Trace], book: Rulebook, errors: frozenset[int] = frozenset()) -> Judgement:
     """The verdict on one attempt. Deterministic; depends on the traces only. errors: streams that hold standard error alone."""
-    case = Case(traces, book, errors)
-    live = [s for s in case.signals() if not case.progressed_after(s)]
-    demoted = [s for s in case.signals() if s.role in CLAIMS and case.progressed_after(s)]
-    if demoted:
-        shown = ", ".join(dict.fromkeys(f"{s.rule} at line {s.line}" for s in demoted[-3:]))
-        n = len(demoted)
+    return decide(Case(traces, book, errors))
+
+
+def decide(case: Case) -> Judgement:
+    """The verdict on a case."""
+    if case.demoted:
+        shown = ", ".join(dict.fromkeys(f"{s.rule} at line {s.line}" for s in case.demoted[-3:]))
+        n = len(case.demoted)
         case.notes.append(f"{n} error line{'s' if n > 1 else ''} followed by progress, taken as background: {shown}")
-    end = _lifecycle(case, live)
+    end = _lifecycle(case)
     done = _completed(case)
-    claims = [s for s in live if s.role in CLAIMS and not _teardown_noise(case, s, done) and not _ignored(case, s)]
-    if end is not None:
-        claims = [
-            s
-            for s in claims
-            if case.precedes(s, end) is not False and (_stands_alone(s) or _died_before(case, live, s, end))
-        ]
-        fatal = claims  # the act itself shows that the run did not get over them
-    else:
-        fatal = [s for s in claims if _fatal(case, live, s, done)]
-    if done is not None and not _undone(case, live, fatal, done):
-        return _result(case, "completed", None, None, live, done)
+    claims = countable(case, [s for s in case.live if s.role in CLAIMS and not _teardown_noise(case, s, done)])
+    # Where somebody acted, the act itself shows that the run did not get over its errors.
+    fatal = _before_the_act(case, claims, end) if end else [s for s in claims if _fatal(case, s, done)]
+    if done is not None and not _undone(case, fatal, done):
+        return _result(case, "completed", None, None, done)
     first = _first(case, fatal)
     if first is not None:
-        return _crashed(case, first, live)
+        return _crashed(case, first, fatal)
     if end is not None:
-        symptom = _first_symptom(case, [s for s in live if case.precedes(s, end) is True], timeouts_only=True)
-        if symptom is not None:
-            return _symptom(case, symptom, live)
-        return _ended(case, end, live)
-    symptom = _first_symptom(case, live, timeouts_only=False)
+        waits = [s for s in case.live if case.precedes(s, end) is True or _hung_before(case, s, end)]
+        symptom = _first_symptom(case, waits, timeouts_only=True)
+        _hardware(case, end)
+        return _ended(case, end) if symptom is None else _symptom(case, symptom)
+    symptom = _first_symptom(case, case.live, timeouts_only=False)
     if symptom is not None:
-        return _symptom(case, symptom, live)
-    exits = [s for s in live if s.mark == "exit"]
-    late = [s for s in demoted if _stands_alone(s) and not _ignored(case, s)]
-    if exits and late:
-        return _buffered(case, late[-1], live)
+        return _symptom(case, symptom)
+    exits = [s for s in case.live if s.mark == "exit"]
+    late = [s for s in case.demoted if stands_alone(s) and not ignored(case, s)]
     if exits:
-        return _exited(case, _earliest(case, exits), live)
+        return _buffered(case, late[-1]) if late else _exited(case, earliest(exits))
     progressing = any(t.progress for t in case.traces)
-    return _result(case, "running-at-end" if progressing else "unknown", None, None, live, None)
+    return _result(case, "running-at-end" if progressing else "unknown", None, None, None)
 
 
-def _lifecycle(case: Case, live: list[Signal]) -> Signal | None:
+# ---- acts and planned ends ------------------------------------------------------------------------------------------
+
+
+def _lifecycle(case: Case) -> Signal | None:
     """The act that ended the attempt: the first one, told by the most telling of the lines about it."""
-    acts = [s for s in live if s.mark in LIFECYCLE_MARKS and s.role == "lifecycle" and not _own_kill(case, live, s)]
+    acts = [s for s in case.live if s.mark in LIFECYCLE_MARKS and s.role == "lifecycle" and not _own_kill(case, s)]
     if not acts:
         return None
-    first = _earliest(case, acts)
+    first = earliest(acts)
     said = [s for s in acts if case.precedes(s, first) is not True]
     return min(said, key=lambda s: (LIFECYCLE_RANK.index(s.mark or "cancelled"), s.stream, s.offset))
 
 
-def _own_kill(case: Case, live: list[Signal], act: Signal) -> bool:
+def _own_kill(case: Case, act: Signal) -> bool:
     """A bare CANCELLED after a task had ended badly is srun stopping what is left, not a person's act."""
     return act.mark == "cancelled" and any(
-        x.mark == "exit" and case.precedes(x, act) is True for x in live if x is not act
+        x.mark == "exit" and case.precedes(x, act) is True for x in case.deaths if x is not act
     )
 
 
@@ -160,33 +134,12 @@ def _completed(case: Case) -> Signal | None:
         return not any(t.training and t.stream == s.stream and t.training.offset > s.offset for t in case.traces)
 
     for mark in ("completed", "trained", "ok-exit"):
-        marks = [s for s in case.signals() if s.mark == mark and stands(s)]
-        if mark == "ok-exit" and any(s.mark == "exit" and not case.progressed_after(s) for s in case.signals()):
+        marks = [s for s in case.kept if s.mark == mark and stands(s)]
+        if mark == "ok-exit" and any(s.mark == "exit" for s in case.live):
             continue
         if marks:
-            return _earliest(case, marks)
+            return earliest(marks)
     return None
-
-
-def _stands_alone(s: Signal) -> bool:
-    """An error that needs no bad exit beside it to be believed."""
-    return s.role == "root" and not s.generic
-
-
-def _ignored(case: Case, s: Signal) -> bool:
-    """The interpreter caught this one on its way out: a line saying so stands before it, in the same traceback."""
-    if s.role != "candidate":
-        return False
-    near = [
-        x
-        for x in case.signals()
-        if x.stream == s.stream and 0 <= s.line - x.line <= BAND_LINES and x.offset <= s.offset
-    ]
-    marks = [x for x in near if x.mark == "ignored"]
-    if not marks:
-        return False
-    since = marks[-1].offset
-    return sum(x.role == "wrapper" and x.offset > since for x in near) <= 1
 
 
 def _teardown_noise(case: Case, s: Signal, done: Signal | None) -> bool:
@@ -194,100 +147,91 @@ def _teardown_noise(case: Case, s: Signal, done: Signal | None) -> bool:
     return done is not None and done.mark != "trained" and case.precedes(s, done) is False
 
 
-def _undone(case: Case, live: list[Signal], fatal: list[Signal], done: Signal) -> bool:
+def _undone(case: Case, fatal: list[Signal], done: Signal) -> bool:
     """The planned end was not the end: something died before it, or, once the loop was through, after it."""
     if done.mark == "trained" and any(case.precedes(done, s) for s in fatal):
         return True
-    return any(_died_before(case, live, s, done) and case.precedes(s, done) for s in fatal)
+    return any(_died_before(case, s, done) and case.precedes(s, done) for s in fatal)
 
 
-def _died_before(case: Case, live: list[Signal], s: Signal, end: Signal) -> bool:
+def _before_the_act(case: Case, claims: list[Signal], end: Signal) -> list[Signal]:
+    """The act explains every later error, and earlier ones that nobody is known to have died of."""
+    return [s for s in claims if case.precedes(s, end) is not False and (stands_alone(s) or _died_before(case, s, end))]
+
+
+def _died_before(case: Case, s: Signal, end: Signal) -> bool:
     """Some process is known to have ended badly between the claim and the end."""
-    return any(
-        (x.mark == "exit" or x.klass == "collective-timeout")
-        and case.precedes(s, x) is not False
-        and case.precedes(x, end) is True
-        for x in live
-        if x is not s
-    )
+    return any(case.precedes(s, x) is not False and case.precedes(x, end) is True for x in case.deaths if x is not s)
 
 
-def _fatal(case: Case, live: list[Signal], s: Signal, done: Signal | None) -> bool:
+def _hung_before(case: Case, s: Signal, end: Signal) -> bool:
+    """A timeout printed after the act whose collective had begun long before it: the run hung, then somebody stopped it."""
+    began = began_us(s, looks_back(case, s))
+    return began is not None and end.order_us is not None and began < end.order_us - HANG_US
+
+
+def _hardware(case: Case, end: Signal) -> None:
+    """A node is no better for its job having been stopped: its lines stay on record."""
+    bad = [
+        s for s in case.kept if s.role in CLAIMS and s.domain in ("gpu", "node") and case.precedes(s, end) is not False
+    ]
+    if bad:
+        where = f" on {bad[0].node}" if bad[0].node else ""
+        case.notes.append(
+            f"hardware trouble before the end, on record all the same: {bad[0].rule}{where} at line {bad[0].line}"
+        )
+
+
+def _fatal(case: Case, s: Signal, done: Signal | None) -> bool:
     """Evidence that the run really ended on this claim: a bad exit or teardown after it, a timeout of those who waited, or the log's own end."""
-    for x in live:
-        if x is s or case.precedes(s, x) is False:
-            continue
-        if x.mark in ("exit", "teardown") or x.klass == "collective-timeout":
-            return True
+    if any(x is not s and case.precedes(s, x) is not False for x in case.ends):
+        return True
     trace = case.trace_of(s)
     if len(case.traces) > CHANNELS and trace.progress is None and any(t.progress for t in case.traces):
         # One rank's own log falls silent for many reasons: only an error that stands alone, or the last words on an error channel, count.
         last_words = s.stream in case.errors and trace.end_line - s.line <= LAST_WORDS_LINES
-        if not (_stands_alone(s) or last_words):
+        if not (stands_alone(s) or last_words):
             return False
-    if s.role == "candidate" and any(x.rule == s.rule and case.progressed_after(x) for x in case.signals()):
+    if s.role == "candidate" and s.rule in case.survived_rules:
         return False  # the run has survived this kind of line before
     return (done is None or done.mark == "trained") and trace.end_line - trace.trouble_line <= NEAR_END_LINES
 
 
-def _strength(case: Case, s: Signal) -> int:
-    """Kinds of evidence, strongest first; used only inside a band where order means nothing."""
-    if s.role == "root" and s.domain in HARD:
-        return 0
-    if s.role == "root" and s.klass == "host-oom":
-        return 1
-    if not s.generic:
-        return 2 if s.role == "root" else 3
-    return 4
-
-
-def _key(s: Signal) -> tuple[int, int, int]:
-    """A total order: time where known, then stream and place."""
-    return (s.order_us if s.order_us is not None else 2**62, s.stream, s.offset)
-
-
-def _earliest(case: Case, signals: Sequence[Signal]) -> Signal:
-    """First in time; inside one stream place outranks stamps (late writers carry old ones)."""
-    best = min(signals, key=_key)
-    same = [s for s in signals if s.stream == best.stream]
-    return min(same, key=lambda s: s.offset)
+# ---- which of them was first ----------------------------------------------------------------------------------------
 
 
 def _first(case: Case, claims: list[Signal]) -> Signal | None:
-    """The first claim; where two streams cannot be compared in time, the stronger kind of evidence."""
+    """The first claim; where two streams cannot be compared in time, one whose process did not go on to complain of others, then the
+    stronger kind of evidence."""
     if not claims:
         return None
-    claims = _labelled_or_all(claims)
-    heads = [_head(case, [s for s in claims if s.stream == stream]) for stream in sorted({s.stream for s in claims})]
+    by_stream: dict[int, list[Signal]] = {}
+    for s in _labelled_or_all(claims):
+        by_stream.setdefault(s.stream, []).append(s)
+    heads = [_head(by_stream[stream]) for stream in sorted(by_stream)]
     if all(s.order_us is not None for s in heads):
-        first = min(heads, key=_key)
+        first = min(heads, key=key)
         near = [s for s in heads if (s.order_us or 0) - (first.order_us or 0) <= SKEW_US]
-        return min(near, key=lambda s: (_strength(case, s), _key(s)))
-    return min(heads, key=lambda s: (_strength(case, s), _key(s)))
+        return min(near, key=lambda s: (strength(s), key(s)))
+    return min(heads, key=lambda s: (strength(s) > 0 and lived_on(case, s), strength(s), key(s)))
 
 
-def _head(case: Case, claims: list[Signal]) -> Signal:
+def _head(claims: list[Signal]) -> Signal:
     """The first claim of one stream, or a stronger one so near that order means nothing."""
     first = min(claims, key=lambda s: s.offset)
-    return min((s for s in claims if _in_band(first, s)), key=lambda s: (_strength(case, s), s.offset))
+    return min((s for s in claims if in_band(first, s)), key=lambda s: (strength(s), s.offset))
 
 
 def _labelled_or_all(claims: list[Signal]) -> list[Signal]:
     """Where a launcher labels its ranks' lines, a mere candidate without a label far before them is the batch script's own trouble."""
     labelled = [s for s in claims if s.rank is not None or s.local_rank is not None or "task" in s.fields]
-    if not labelled:
-        return claims
     at = {s.stream: s.line for s in reversed(labelled)}
-    early = [
-        s for s in claims if s.role == "candidate" and s not in labelled and s.line < at.get(s.stream, 0) - BAND_LINES
-    ]
-    return [s for s in claims if s not in early]
+    named = {id(s) for s in labelled}
 
+    def early(s: Signal) -> bool:
+        return s.role == "candidate" and id(s) not in named and s.line < at.get(s.stream, 0) - BAND_LINES
 
-def _in_band(first: Signal, s: Signal) -> bool:
-    if s.line - first.line > BAND_LINES:
-        return False
-    return s.order_us is None or first.order_us is None or abs(s.order_us - first.order_us) <= SKEW_US
+    return [s for s in claims if not early(s)]
 
 
 def _first_symptom(case: Case, live: list[Signal], *, timeouts_only: bool) -> Signal | None:
@@ -295,74 +239,97 @@ def _first_symptom(case: Case, live: list[Signal], *, timeouts_only: bool) -> Si
     told = [s for s in live if s.role in ("cascade", "wrapper") and s.klass is not None]
     timeouts = [s for s in told if case.book.class_by_id[s.klass or ""].verdict == "stalled"]
     if timeouts:
-        return _earliest(case, timeouts)
+        return earliest(timeouts)
     if timeouts_only:
         return None
-    told = [s for s in told if _fatal(case, live, s, None)]
+    told = [s for s in told if _fatal(case, s, None)]
     cascades = [s for s in told if s.role == "cascade"]
     pick = cascades or told
-    return _earliest(case, pick) if pick else None
+    return earliest(pick) if pick else None
 
 
-def _crashed(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+# ---- what is said ---------------------------------------------------------------------------------------------------
+
+
+def _crashed(case: Case, s: Signal, fatal: list[Signal]) -> Judgement:
     klass = s.klass or "unknown"
-    supported = any(x is not s and x.mark == "exit" for x in live)
-    noticed = any(x.role in ("cascade", "confirm") for x in live if x is not s)
-    if s.role == "root" and s.domain in HARD and s.klass in ("gpu-hardware", "node-lost", "nvlink"):
-        confidence, because = "certain", "the driver or scheduler itself reports it"
-    elif s.role == "root" and (supported or noticed):
-        confidence, because = "likely", "it is the first error not followed by progress, and processes ended after it"
-    else:
-        confidence, because = "possible", "it is the first error not followed by progress"
+    confidence, because = _sure(case, s, fatal)
     verdict = case.book.class_by_id[klass].verdict if klass in case.book.class_by_id else "crashed"
     if verdict == "running-at-end":
         verdict = "crashed"
-    return _result(case, verdict, klass, Cause(s, klass, _domain(case, s, klass), confidence, because), live, s)
+    return _result(case, verdict, klass, Cause(s, klass, _domain(case, s, klass), confidence, because), s)
 
 
-def _symptom(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+def _sure(case: Case, s: Signal, fatal: list[Signal]) -> tuple[str, str]:
+    """certain: the kernel, driver or scheduler itself says so; likely: others bear it out and nothing competes; possible: it stands alone."""
+    rule = case.book.by_id.get(s.rule)
+    hardware = s.domain in HARD and s.klass in ("gpu-hardware", "node-lost", "nvlink")
+    if s.role == "root" and (hardware or (rule is not None and "certain" in rule.traits)):
+        return "certain", "the kernel, driver or scheduler itself reports it"
+    ended = any(x is not s and x.mark == "exit" for x in case.live)
+    noticed = any(x is not s and x.role in ("cascade", "confirm") for x in case.live)
+    rivals = [x for x in fatal if x.klass != s.klass and strength(x) <= strength(s) and _as_early(s, x)]
+    if (ended or noticed) and not (rivals and s.role == "candidate"):
+        return "likely", "it is the first error not followed by progress, and processes ended after it" if ended else (
+            "it is the first error not followed by progress, and others noticed"
+        )
+    if rivals and s.role == "candidate":
+        return "possible", f"it is the first error not followed by progress, but {rivals[0].rule} came at the same time"
+    return "possible", "it is the first error not followed by progress"
+
+
+def _as_early(s: Signal, x: Signal) -> bool:
+    """So near that the order of the two means nothing."""
+    if x.stream == s.stream:
+        return in_band(s, x)
+    return s.order_us is None or x.order_us is None or abs(s.order_us - x.order_us) <= SKEW_US
+
+
+def _symptom(case: Case, s: Signal) -> Judgement:
+    """Who prints a symptom waited for the culprit: it is evidence, not a suspect."""
     klass = s.klass or "unknown"
     verdict = case.book.class_by_id[klass].verdict
     because = "no line names a cause; this is the first sign printed by those who noticed"
-    # Who prints a symptom waited for the culprit: it is evidence, not a suspect.
+    inner = s.fields.get("message") if s.role == "wrapper" else None
+    if inner:
+        because = "no line names a cause; this one wraps an error no rule knows"
+    began = began_us(s, looks_back(case, s))
+    if began is not None:
+        because += f"; the collective had begun {round((s.order_us or began) - began) // 1_000_000} s before"
+    elif verdict == "crashed" and s.role == "cascade" and _nobody_ended(case):
+        verdict, because = "stalled", f"{because}; no process is known to have ended after it"
     s = dataclasses.replace(s, rank=None, local_rank=None, node=None)
-    return _result(case, verdict, klass, Cause(s, klass, s.domain, "unknown", because), live, s)
+    return _result(case, verdict, klass, Cause(s, klass, s.domain, "unknown", because), s)
 
 
-def _ended(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+def _nobody_ended(case: Case) -> bool:
+    """A run that was moving, then a library's warning, then nothing at all: no exception, no exit."""
+    moved = any(t.training for t in case.traces)
+    return moved and not case.ends and not any(s.role in ("wrapper", *CLAIMS) for s in case.live)
+
+
+def _ended(case: Case, s: Signal) -> Judgement:
     if s.mark == "node-failure":  # the cancelling line is printed by survivors; another one may name the lost node
-        s = next((x for x in live if x.klass == "node-lost" and x.role == "root"), s)
+        s = next((x for x in case.live if x.klass == "node-lost" and x.role == "root"), s)
     klass = LIFECYCLE_CLASS.get(s.mark or "cancelled", s.klass or "node-lost")
     verdict = case.book.class_by_id[klass].verdict if klass in case.book.class_by_id else "cancelled"
-    return _result(
-        case,
-        verdict,
-        klass,
-        Cause(s, klass, _domain(case, s, klass), "certain", "the scheduler or launcher says so"),
-        live,
-        s,
-    )
+    because = "the scheduler or launcher says so"
+    return _result(case, verdict, klass, Cause(s, klass, _domain(case, s, klass), "certain", because), s)
 
 
-def _buffered(case: Case, s: Signal, live: list[Signal]) -> Judgement:
+def _buffered(case: Case, s: Signal) -> Judgement:
     """A bad end without a better cause: the error may stand before the last steps only because those waited in a buffer."""
     klass = s.klass or "unknown"
     because = (
         "the run ended badly and nothing later explains it; the steps after this line may have been printed before it"
     )
-    return _result(case, "crashed", klass, Cause(s, klass, _domain(case, s, klass), "possible", because), live, s)
+    return _result(case, "crashed", klass, Cause(s, klass, _domain(case, s, klass), "possible", because), s)
 
 
-def _exited(case: Case, s: Signal, live: list[Signal]) -> Judgement:
-    because = "a process ended badly and no line says why"
-    return _result(
-        case,
-        "crashed",
-        s.klass or "process-failed",
-        Cause(s, s.klass or "process-failed", s.domain, "unknown", because),
-        live,
-        s,
-    )
+def _exited(case: Case, s: Signal) -> Judgement:
+    klass = s.klass or "process-failed"
+    cause = Cause(s, klass, s.domain, "unknown", "a process ended badly and no line says why")
+    return _result(case, "crashed", klass, cause, s)
 
 
 def _domain(case: Case, s: Signal, klass: str) -> str:
@@ -372,40 +339,38 @@ def _domain(case: Case, s: Signal, klass: str) -> str:
     return known.fault if known else "unknown"
 
 
-def _result(
-    case: Case, verdict: str, klass: str | None, cause: Cause | None, live: list[Signal], anchor: Signal | None
-) -> Judgement:
+def _result(case: Case, verdict: str, klass: str | None, cause: Cause | None, anchor: Signal | None) -> Judgement:
     told = cause.signal if cause else None
     cascades = 0
     if told is not None:
-        noisy = {s.rule for s in live if s.role in ("cascade", "wrapper", *CLAIMS) or s.mark in ("exit", "teardown")}
-        cascades = sum(t.counts.get(r, 0) for t in case.traces for r in noisy) - 1
-    return Judgement(verdict, klass, cause, max(0, cascades), _evidence(case, told, live, anchor), tuple(case.notes))
+        noisy = {
+            s.rule for s in case.live if s.role in ("cascade", "wrapper", *CLAIMS) or s.mark in ("exit", "teardown")
+        }
+        cascades = sum(case.count(r) for r in noisy) - 1
+    return Judgement(verdict, klass, cause, max(0, cascades), _evidence(case, told, anchor), tuple(case.notes))
 
 
 def _as_printed(case: Case, told: Signal) -> Signal:
     """The kept signal itself, which still says who printed the line."""
-    return next(
-        (s for s in case.signals() if s.stream == told.stream and s.offset == told.offset and s.rule == told.rule), told
-    )
+    mine = (s for s in case.trace_of(told).kept if s.offset == told.offset and s.rule == told.rule)
+    return next(mine, told)
 
 
-def _evidence(case: Case, told: Signal | None, live: list[Signal], anchor: Signal | None) -> tuple[Evidence, ...]:
+def _evidence(case: Case, told: Signal | None, anchor: Signal | None) -> tuple[Evidence, ...]:
     """The lines that tell the story: the cause, then the first of every kind in order, with counts."""
     out: list[Evidence] = []
     seen: set[str] = set()
     if told is not None:
-        out.append(Evidence("cause", _as_printed(case, told), sum(t.counts.get(told.rule, 0) for t in case.traces)))
+        out.append(Evidence("cause", _as_printed(case, told), case.count(told.rule)))
         seen.add(told.rule)
     elif anchor is not None:
         out.append(Evidence("end", anchor))
         seen.add(anchor.rule)
-    rest = sorted((s for s in case.signals() if s.role != "locator" or s.mark), key=_key)
-    alive = {id(s) for s in live}
-    for s in rest:
+    alive = {id(s) for s in case.live}
+    for s in sorted((s for s in case.kept if s.role != "locator" or s.mark), key=key):
         if s.rule in seen or len(out) >= EVIDENCE_MAX:
             continue
         seen.add(s.rule)
         why = "background" if id(s) not in alive else (s.mark or s.role)
-        out.append(Evidence(why, s, sum(t.counts.get(s.rule, 0) for t in case.traces)))
+        out.append(Evidence(why, s, case.count(s.rule)))
     return tuple(out)

@@ -18,7 +18,7 @@ import orjson
 import polars as pl
 
 from defib.engine.blocks import Batch, Piece
-from defib.engine.causes import CLAIMS, Case
+from defib.engine.case import Case
 from defib.engine.core import Append, JobJudged, State, StreamRead, signal
 from defib.engine.drive import Drive
 from defib.engine.observe import Observation, Observer
@@ -30,6 +30,7 @@ from defib.engine.scan import Scanner
 from defib.engine.signals import SignalReader
 from defib.engine.stamps import stamps
 from defib.engine.trace import StreamFold, Trace
+from defib.engine.voices import CLAIMS
 from defib.engine.who import COLUMNS, ROUNDS, Who
 from defib.engine.words import LIFECYCLE_MARKS, AttemptVerdict, Signal
 

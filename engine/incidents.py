@@ -13,10 +13,19 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from defib.engine import causes, episodes, schedule, stamps
+from defib.engine import causes, episodes, schedule, stamps, suspects
+from defib.engine.case import Case
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import TRACES_MAX, StreamFold, Trace, main_counter
-from defib.engine.words import AttemptVerdict, JobKey, JobState, ProgressSummary, Signal, StreamFacts, StreamNo
+from defib.engine.words import (
+    AttemptVerdict,
+    JobKey,
+    JobState,
+    ProgressSummary,
+    Signal,
+    StreamFacts,
+    StreamNo,
+)
 
 SLOT = 1 << 20  # attempts one stream may show per restart count
 VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
@@ -77,6 +86,7 @@ def _settle(t: Trace, reference: int | None, facts: StreamFacts) -> None:
             s, time_us=time, order_us=order, rank=rank, local_rank=local, node=s.node or facts.node
         )
 
+    t.rank, t.node = facts.rank, facts.node
     t.early = [settled(s) for s in t.early]
     t.live = [settled(s) for s in t.live]
     t.last_by_rule = {rule: settled(s) for rule, s in t.last_by_rule.items()}
@@ -189,9 +199,11 @@ def _refined(framework: str, book: Rulebook) -> set[str]:
 
 def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *, final: bool) -> AttemptVerdict:
     errors = frozenset(n for n, facts, _, _ in story.streams if facts.channel == "err")
-    judged = causes.judge(traces, book, errors)
+    case = Case(traces, book, errors)
+    judged = causes.decide(case)
     if final and story.state is not None:
         judged = schedule.told(judged, story.state)
+    suspect, unsaid = suspects.suspect(case, judged)
     ranks = {n: facts.rank for n, facts, _, _ in story.streams}
     stalled = judged.cause.signal.time_us if judged.verdict == "stalled" and judged.cause is not None else None
     unwell = episodes.told(traces, ranks, book.detect.slow, stalled, finished=judged.verdict == "completed")
@@ -202,7 +214,7 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *
     banners: set[str] = set().union(*(fold.frameworks for _, fold, _ in mine.values()))
     progress = _summary(traces)
     job, said = _job(story.job, traces)
-    notes = [*judged.notes, *said, *_oddities(traces)]
+    notes = [*judged.notes, *([unsaid] if unsaid else []), *suspects.tally(case, judged), *said, *_oddities(traces)]
     for _, (_, _, (_, stream_notes)) in sorted(mine.items()):
         notes += [n for n in stream_notes if n not in notes]
     counts = [facts.restart_count for facts, _, _ in mine.values() if facts.restart_count is not None]
@@ -214,9 +226,10 @@ def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *
         restart_count=counts[0] if counts else None, index=index, streams=streams,
         framework=framework_of(traces, banners, book), verdict=judged.verdict, klass=judged.klass, cause=judged.cause,
         cascades=judged.cascades, progress=progress, clock=progress.clock if progress else ("event" if first else "none"),
-        notes=tuple(notes), evidence=judged.evidence, first_us=min(first, default=None), last_us=max(last, default=None),
+        notes=tuple(notes), evidence=(*judged.evidence, *suspects.shown(judged, suspect)),
+        first_us=min(first, default=None), last_us=max(last, default=None),
         first_line={StreamNo(t.stream): t.begin_line for t in traces}, last_line={StreamNo(t.stream): t.end_line for t in traces},
-        episodes=unwell,
+        episodes=unwell, suspect=suspect,
     )  # fmt: skip
 
 

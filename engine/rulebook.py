@@ -49,6 +49,7 @@ class Rule:
     looks_back: str | None = None
     table: str | None = None
     generic: bool = False
+    traits: tuple[str, ...] = ()
     status: str = "stable"
     phase: str | None = None
     edge: str | None = None

@@ -173,7 +173,7 @@ def _signature(source: yamlpos.Positioned, loc: yamlpos.Path, s: models.Signatur
     return Rule(
         kind="signature", patterns=_patterns(s), unless=tuple(s.unless), extract=tuple(s.extract), role=s.role,
         klass=s.class_, domain=s.domain, mark=s.mark, looks_back=s.looks_back, table=s.table,
-        generic=s.generic == "true", status=s.status, **_common(source, loc, s),
+        generic=s.generic == "true", traits=tuple(s.traits), status=s.status, **_common(source, loc, s),
     )  # fmt: skip
 
 

@@ -38,6 +38,12 @@ CAPTURES = frozenset(
         "joined",
         "bytes",
         "version",
+        "world",
+        "address",
+        "missing",
+        "group",
+        "completed",
+        "enqueued",
     ]
 )
 PROGRESS_CAPTURES = frozenset(
@@ -135,6 +141,9 @@ class Signature(Strict):
     looks_back: Literal["timeout_ms", "ran_ms"] | None = None
     table: str | None = None
     generic: Literal["true", "false"] = "false"
+    traits: Annotated[list[Literal["sticky", "witness", "certain"]], BeforeValidator(_listed)] = Field(
+        default_factory=list
+    )
     status: Literal["trial", "stable", "retired"] = "stable"
     successor: str | None = None
     limits: str | None = None

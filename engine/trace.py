@@ -20,6 +20,7 @@ from defib.engine.phases import Phases
 from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits
 from defib.engine.rulebook import Format
+from defib.engine.voices import Voices
 from defib.engine.words import LIFECYCLE_MARKS, Signal
 
 KEEP = 32
@@ -65,6 +66,9 @@ class Trace:
     begun: bool = False  # launched, moved, or failed: more than the noise of a batch script
     lived: bool = False  # moved or failed: more than a launch
     crowded: bool = False  # the last one a log may have: later starts were not told apart
+    voices: Voices = field(default_factory=Voices)  # which ranks and nodes spoke, beyond the signals kept
+    rank: int | None = None  # whose log it is, where its path tells; set when the job is judged
+    node: str | None = None
 
     @property
     def kept(self) -> list[Signal]:
@@ -94,6 +98,7 @@ class Trace:
         if live < KEEP_LIVE:
             self.live.append(s)
         self.last_by_rule[s.rule] = s
+        self.voices.hear(s)
         self.phases.told(s)
         self.lived |= s.role in ("root", "candidate") or s.mark in LIFECYCLE_MARKS
         self.begun |= self.lived or s.mark in BEGINNINGS
@@ -126,6 +131,7 @@ class Trace:
             self.pending = None
         if self.live and self.live[-1].offset < point.offset:
             self.live, self.live_counts = [], {}
+            self.voices.forget_trouble()
 
     def give_up_from(self, offset: int) -> list[Signal]:
         """Take out the signals from a place on (they belong to the next attempt) and set right what was told from them."""

@@ -333,7 +333,8 @@ def _signature(book: Rulebook, r: Rule) -> list[str]:
     says = [("role", r.role + (", generic" if r.generic else "")), ("class", klass), ("table", table),
         ("domain", r.domain if r.domain != "unknown" else ""),
         ("mark", r.mark or ""), ("status", r.status if r.status != "stable" else ""), ("captures", ", ".join(sorted(named(r.extract)))),
-        ("looks back through", r.looks_back or ""), ("limits", md(r.limits or "")), ("known from", md("; ".join(r.see)))]  # fmt: skip
+        ("looks back through", r.looks_back or ""),
+        ("traits", ", ".join(r.traits)), ("limits", md(r.limits or "")), ("known from", md("; ".join(r.see)))]  # fmt: skip
     return ["", f'#### <a id="{r.id}"></a>{md(r.id)}', "", f"{md(r.title)}.".replace("..", "."), "", *_facts(says), *_examples(r)]  # fmt: skip
 
 

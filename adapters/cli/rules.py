@@ -188,6 +188,7 @@ def show(args: Any) -> int:
         "domain",
         "mark",
         "looks_back",
+        "traits",
         "phase",
         "edge",
         "framework",
@@ -197,7 +198,8 @@ def show(args: Any) -> int:
         "limits",
     ):
         value = getattr(rule, name, None)
-        if value is not None:
+        if value is not None and value != ():
+            value = ", ".join(value) if isinstance(value, tuple) else value
             print(f"  {'class' if name == 'klass' else name}: {safe(str(value))}")
     known = book.class_by_id.get(getattr(rule, "klass", None) or "")
     if known:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import textwrap
 from typing import Any
 
 from defib.adapters.cli.query import MATCH, ask
@@ -11,6 +12,9 @@ from defib.adapters.show import cut, duration, number, printable, safe
 
 STORIES = f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index"  # noqa: S608 - constant text
 EVIDENCE_SHOWN = 12
+SUSPECT_LINES_SHOWN = 3
+WIDTH = 100
+THEN, UNSAID = "then: ", "no suspect: "
 TEXT_SHOWN = 220
 MEANING = {
     "completed": "training reached its planned end",
@@ -134,9 +138,72 @@ def tell(a: dict[str, Any]) -> list[str]:
             f"  earlier: attempt {e['attempt_index'] + 1} {e['verdict']}{reached}"
             + (f" ({e['class']}: {e['cause_rule']})" if e["cause_rule"] else "")
         )
-    out += ["", *_cause(a), *_followed(a), "", *_reach(a), *_next(a)]
-    if a["notes"]:
-        out += ["", "Notes", *(f"  {safe(n)}" for n in a["notes"])]
+    out += ["", *_paragraph(a), "", *_cause(a), *_suspect(a), *_followed(a), "", *_reach(a), *_next(a)]
+    notes = [n for n in a["notes"] if not n.startswith((THEN, UNSAID))]
+    if notes:
+        out += ["", "Notes", *(f"  {safe(n)}" for n in notes)]
+    return out
+
+
+def _paragraph(a: dict[str, Any]) -> list[str]:
+    """What happened, for somebody who was woken by it."""
+    then = [n.removeprefix(THEN) for n in a["notes"] if n.startswith(THEN)]
+    text = " ".join([_opening(a), *([f"Then {' and '.join(then)}."] if then else []), _blamed(a)]).strip()
+    return ["What happened", *textwrap.wrap(safe(text), WIDTH, initial_indent="  ", subsequent_indent="  ")]
+
+
+def _opening(a: dict[str, Any]) -> str:
+    """Where the run was, and what ended it."""
+    trained = a["last_step"] is not None and a["progress_kind"] == "train"
+    total = f" of {a['total_steps']:,}" if a["total_steps"] is not None else ""
+    where = f"at step {a['last_step']:,}{total}" if trained else "before its first step"
+    title = str(a["cause_title"] or "")
+    what = title[:1].lower() + title[1:] if title[1:2].islower() or title[1:2] == " " else title
+    if a["verdict"] == "completed":
+        return f"Training reached its planned end {where}." if trained else "The program reached its planned end."
+    if a["cause_rule"] is None:
+        return f"The log stops {where}; no line says why." if trained else "The log tells neither a step nor an error."
+    if a["verdict"] == "crashed":
+        return f"The run died {where}: {what}."
+    if a["verdict"] == "stalled":
+        return f"The run stopped moving {where}. The first sign of it: {what}."
+    return f"The run was ended {where}: {what}."
+
+
+def _blamed(a: dict[str, Any]) -> str:
+    """Who is behind it, in one sentence; nothing where nobody was to be expected."""
+    if a["suspect_how"] is not None:
+        sure = {"certain": "Behind it is", "likely": "Most likely behind it is"}.get(
+            a["suspect_confidence"], "Perhaps behind it is"
+        )
+        return f"{sure} {_who(a)}."
+    unsaid = next((n.removeprefix(UNSAID) for n in a["notes"] if n.startswith(UNSAID)), None)
+    return f"Nobody is named as the one behind it: {unsaid}." if unsaid else ""
+
+
+def _who(a: dict[str, Any]) -> str:
+    rank = f"rank {a['suspect_rank']}" if a["suspect_rank"] is not None else ""
+    node = str(a["suspect_node"] or "")
+    gpu = f" (GPU {a['suspect_gpu']})" if a["suspect_gpu"] else ""
+    return (f"{rank} on {node}" if rank and node else rank or f"node {node}") + gpu
+
+
+def _suspect(a: dict[str, Any]) -> list[str]:
+    """Who, by which kind of evidence, and the first lines that say so."""
+    if a["suspect_how"] is None:
+        return []
+    out = [
+        "",
+        "Suspect",
+        f"  {safe(_who(a))}; {a['suspect_confidence']} ({a['suspect_how']}): {safe(a['suspect_because'])}",
+    ]
+    lines = [e for e in a["evidence"] if e["why"] == "suspect"]
+    for e in lines[:SUSPECT_LINES_SHOWN]:
+        out.append(
+            f"    {safe(os.path.basename(e['path'] or ''))}:{e['line']}: {cut(safe(e['text'].strip()), TEXT_SHOWN // 2)}"
+        )
+    if len(lines) > SUSPECT_LINES_SHOWN:
+        out.append(f"    … and {len(lines) - SUSPECT_LINES_SHOWN} more such lines")
     return out
 
 
@@ -177,7 +244,7 @@ def _cause(a: dict[str, Any]) -> list[str]:
 
 
 def _followed(a: dict[str, Any]) -> list[str]:
-    rest = [e for e in a["evidence"] if e["why"] not in ("cause", "start", "background")]
+    rest = [e for e in a["evidence"] if e["why"] not in ("cause", "start", "background", "suspect")]
     if not rest:
         return []
     out = [
@@ -218,7 +285,7 @@ def _next(a: dict[str, Any]) -> list[str]:
         "no": "a restart would end the same way; something has to change first",
     }[i["retry"]]
     exclude = {
-        "at-once": "keep the named node out",
+        "at-once": f"keep {safe(a['suspect_node'] or 'the node')} out",
         "on-repeat": "keep a node out only if it happens there again",
         "if-one-node": "keep a node out only if it alone shows this",
         "peer-on-repeat": "keep the peer out on repeat",

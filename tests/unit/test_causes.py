@@ -187,7 +187,9 @@ def test_confidence_says_how_much_stands_behind_the_cause(language: Kit) -> None
     assert confidence("ROOT", "EXIT") == "likely"
     assert confidence("ROOT", "PEER") == "likely"
     assert confidence("ROOT") == "possible"
-    assert confidence("MAYBE", "EXIT") == "possible"
+    assert confidence("MAYBE", "EXIT") == "likely"
+    assert confidence("MAYBE", "PEER") == "likely"
+    assert confidence("MAYBE") == "possible"
 
 
 def test_the_class_says_who_is_at_fault_where_the_rule_does_not(language: Kit) -> None:
