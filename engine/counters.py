@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from defib.engine.detect import Detect
+from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits, Rhythm
 from defib.engine.rulebook import Format
 from defib.engine.sketch import Sketch

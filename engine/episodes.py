@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from defib.engine.counters import Counter
-from defib.engine.detect import SlowPolicy
+from defib.engine.policies import SlowPolicy
 from defib.engine.slowdown import Mark, Slow
 from defib.engine.trace import Trace, main_counter
 from defib.engine.windows import Windows

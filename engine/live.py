@@ -77,9 +77,7 @@ class Live:
         self.now_us = at_us
         for job in {**jobs, **self._states}:
             if job not in self.watches:
-                self.watches[job] = JobWatch(
-                    job, self._elder(job, jobs, streams), at_us, looked_us=at_us, policy=book.detect
-                )
+                self.watches[job] = JobWatch(job, self._elder(job, jobs, streams), at_us, book.detect, looked_us=at_us)
                 self._dirty[job] = None
         self._take_in(at_us)
         changes: list[Change] = []

@@ -84,8 +84,88 @@ class NodesPolicy(Policy):
     caps: NodeCaps
 
 
+@dataclass(frozen=True, slots=True)
+class PhaseLimit(Policy):
+    """Seconds a phase may stay without progress: unlearned_s until the run has shown its own rhythm, then a multiple of that within
+    [floor_s, ceiling_s]."""
+
+    floor_s: Positive
+    unlearned_s: Positive
+    ceiling_s: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseLimits(Policy):
+    """A limit for every phase. pause: unannounced and periodic; unknown: the run still writes, and nobody knows what."""
+
+    startup: PhaseLimit
+    compile: PhaseLimit
+    steady: PhaseLimit
+    evaluation: PhaseLimit
+    checkpoint: PhaseLimit
+    pause: PhaseLimit
+    ending: PhaseLimit
+    unknown: PhaseLimit
+
+    def of(self, phase: str) -> PhaseLimit:
+        found = getattr(self, phase, self.unknown)
+        assert isinstance(found, PhaseLimit)
+        return found
+
+    def least_s(self) -> float:
+        """No gap shorter than this is ever a hang by silence alone."""
+        return min(min(self.of(f.name).floor_s, self.of(f.name).unlearned_s) for f in dataclasses.fields(self))
+
+
+@dataclass(frozen=True, slots=True)
+class HangPolicy(Policy):
+    """When silence is a hang."""
+
+    factor: Annotated[float, Ge(1)]
+    quantile: Share
+    learn_gaps: Count
+    learn_pauses: Count
+    pause_factor: Annotated[float, Gt(1)]
+    after_error_s: Positive
+    after_exit_s: Positive
+    buffer_bytes: Count
+    phases: PhaseLimits
+
+
+@dataclass(frozen=True, slots=True)
+class SlowPolicy(Policy):
+    """When a slower pace is a slowdown. depth: share of the throughput lost."""
+
+    depth: Annotated[float, Gt(0), Le(0.9)]
+    tolerance: Share
+    for_s: Positive
+    steps: Count
+    bin_s: Positive
+    learn_bins: Annotated[int, Ge(2)]
+    learn_bins_max: Count
+
+
+@dataclass(frozen=True, slots=True)
+class BlindPolicy(Policy):
+    """When a stream is not vouched for. stale_tick_s: a longer pause of the observer itself restarts every silence."""
+
+    after_s: Positive
+    no_log_s: Positive
+    stale_tick_s: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class Detect(Policy):
+    """rules/policy/detect.yaml: limits of silence per phase, what a slowdown is, when a stream is not vouched for."""
+
+    policy: Literal["detect"]
+    hang: HangPolicy
+    slow: SlowPolicy
+    blind: BlindPolicy
+
+
 # The value of `policy:` -> its shape.
-POLICIES: dict[str, type[Policy]] = {"nodes": NodesPolicy}
+POLICIES: dict[str, type[Policy]] = {"nodes": NodesPolicy, "detect": Detect}
 
 
 def restore(shape: type[P], values: dict[str, Any]) -> P:

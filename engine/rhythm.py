@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from defib.engine.detect import HangPolicy
+from defib.engine.policies import HangPolicy
 from defib.engine.sketch import Sketch
 
 F64 = npt.NDArray[np.float64]
@@ -94,7 +94,7 @@ class Rhythm:
         self._longest: list[tuple[float, int]] = []  # (gap, step before it), ascending
         self._interval = 1  # steps between the last two moments
         self._moments = 0
-        self._smallest = min(limit.floor_s for limit in policy.phases.values())
+        self._smallest = policy.phases.least_s()
 
     def add(
         self, us: I64, steps: I64, offsets: I64, lines: I64, phases: Sequence[tuple[str, ...]], explained_s: F64
@@ -171,14 +171,14 @@ class Rhythm:
         """How long this phase may be silent now. step: the last one printed, to tell whether a pause is due."""
         if phase == "steady":
             return self._steady(step)
-        rule = self._p.phases.get(phase, self._p.phases["unknown"])
+        rule = self._p.phases.of(phase)
         seen = self.durations.get(phase)
         own = seen.quantile(self._p.quantile) if seen is not None and seen.count >= self._p.learn_pauses else None
         known = _longer(own, self.elder.phases.get(phase))
         return self._limit(phase, rule.floor_s, rule.unlearned_s, rule.ceiling_s, known, "lasted")
 
     def _steady(self, step: int | None) -> Limit:
-        rule = self._p.phases["steady"]
+        rule = self._p.phases.steady
         pauses = self.pauses()
         usual = self._usual(len(pauses.gaps))
         known = _longer(usual, self.elder.gap_s)
@@ -187,7 +187,7 @@ class Rhythm:
         )
         if step is None or not pauses.due(step, self._interval):
             return steady
-        rule = self._p.phases["pause"]
+        rule = self._p.phases.pause
         longest = _longer(max(pauses.gaps), self.elder.pause_s)
         pause = self._limit(
             "pause", rule.floor_s, rule.unlearned_s, rule.ceiling_s, longest, f"lasted every {pauses.period} steps"

@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 
 import orjson
 
-from defib.engine.detect import Detect
-from defib.engine.policies import POLICIES, P, restore
+from defib.engine.policies import POLICIES, Detect, P, restore
 from defib.engine.words import ConfigError, Problem
 
 T = TypeVar("T")
@@ -152,9 +151,13 @@ class Rulebook:
     prefixes: tuple[Template, ...]
     paths: tuple[Template, ...]
     refines: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    detect: Detect = field(default_factory=Detect)
     # Checked values by the policy's name; `policy` makes the shape of them.
     policies: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @cached_property
+    def detect(self) -> Detect:
+        """The policy of detection."""
+        return self.policy(Detect)
 
     @cached_property
     def by_id(self) -> dict[str, Rule]:
@@ -197,7 +200,6 @@ class Rulebook:
             prefixes=tuple(_build(Template, t) for t in raw["prefixes"]),
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
-            detect=Detect.from_dict(raw["detect"]),
             policies=raw["policies"],
         )
 

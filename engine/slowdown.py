@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from defib.engine.detect import SlowPolicy
+from defib.engine.policies import SlowPolicy
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from defib.engine.counters import I64, NONE, Between, Counter, Pace, Point, ProgressRows, first_setback
-from defib.engine.detect import Detect
 from defib.engine.phases import Phases
+from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits
 from defib.engine.rulebook import Format
 from defib.engine.words import LIFECYCLE_MARKS, Signal

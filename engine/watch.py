@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from defib.engine import causes, episodes, schedule
-from defib.engine.detect import Detect
+from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits, Limit, Rhythm
 from defib.engine.rulebook import Rulebook
 from defib.engine.trace import ENDING_MARKS, Trace
@@ -62,6 +62,7 @@ class JobWatch:
     job: JobKey
     elder: Habits
     seen_us: int  # since when the attempt is watched
+    policy: Detect
     attempt: int = 0
     state: JobState | None = None
     health: str = "starting"
@@ -86,7 +87,6 @@ class JobWatch:
     )  # (number in paths, generation of the log, attempts in it) of the logs' last attempt
     restarts: int | None = None  # the scheduler's count
     stale: bool = False  # the scheduler has restarted it and its logs do not show that yet
-    policy: Detect = field(default_factory=Detect)
 
     def __post_init__(self) -> None:
         self.rhythm = Rhythm(self.policy.hang, self.elder)

@@ -19,7 +19,7 @@ import defib
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("engine", "adapters", "rules")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-NAMES = {"pyyaml": "yaml"}  # distribution -> what is imported, where they differ
+NAMES = {"annotated-types": "annotated_types", "pyyaml": "yaml"}  # distribution -> what is imported, where they differ
 
 
 @pytest.fixture(scope="module")

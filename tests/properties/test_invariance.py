@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from random import Random
 
 import numpy as np
@@ -21,7 +21,7 @@ from tests.conftest import Collected, Kit, replay, signal
 import loggen
 from defib.engine import blocks, trace, windows
 from defib.engine.blocks import Batch, LineCutter
-from defib.engine.detect import Detect, HangPolicy, PhaseLimit, SlowPolicy
+from defib.engine.policies import Detect, PhaseLimit
 from defib.engine.sketch import Sketch
 from defib.engine.trace import NONE, ProgressRows, StreamFold, Trace
 from defib.engine.windows import Windows
@@ -351,14 +351,20 @@ def rows_of(part: list[tuple[int, Said]]) -> ProgressRows:
 
 
 LIMIT = PhaseLimit(50.0, 100.0, 400.0)
-NERVOUS = Detect(  # small numbers, so that short stories have hangs, pauses and slowdowns in them
-    HangPolicy(learn_gaps=2, learn_pauses=1, phases=dict.fromkeys(HangPolicy().phases, LIMIT)),
-    SlowPolicy(for_s=2.0, steps=2, bin_s=1.0, learn_bins=2, learn_bins_max=8),
-)
+
+
+def nervous(policy: Detect) -> Detect:
+    """Small numbers, so that short stories have hangs, pauses and slowdowns in them."""
+    phases = replace(policy.hang.phases, **{f.name: LIMIT for f in fields(policy.hang.phases)})
+    return replace(
+        policy,
+        hang=replace(policy.hang, learn_gaps=2, learn_pauses=1, phases=phases),
+        slow=replace(policy.slow, for_s=2.0, steps=2, bin_s=1.0, learn_bins=2, learn_bins_max=8),
+    )
 
 
 def fold_story(made: Kit, story: list[Said], parts: list[tuple[int, int]]) -> list[object]:
-    fold = StreamFold(0, made.book.format_by_id, NERVOUS)
+    fold = StreamFold(0, made.book.format_by_id, nervous(made.book.detect))
     for lo, hi in parts:
         part = list(enumerate(story))[lo:hi]
         signals: list[Signal] = [

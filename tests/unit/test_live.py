@@ -155,7 +155,7 @@ def test_silence_is_a_hang_after_the_limit_and_at_most_one_poll(language: Kit) -
     last = script.things[-1][0]
     seen = follow(language, script.quiet(3000))
     assert seen.healths == ["healthy", "hung"]
-    limit = language.book.detect.hang.phases["steady"].floor_s
+    limit = language.book.detect.hang.phases.steady.floor_s
     assert last + limit <= seen.when("hung") <= last + limit + 2 * POLL
     (e,) = seen.episodes
     assert (e.kind, e.phase, e.clock, e.onset_step, e.limit_s, e.ended_us) == (
@@ -184,7 +184,7 @@ def test_progress_ends_a_hang_and_teaches_nothing(language: Kit) -> None:
     ("announced", "phase"), [("SAVING", "checkpoint"), ("EVALUATING", "evaluation")], ids=["checkpoint", "evaluation"]
 )
 def test_each_phase_has_its_own_limit(language: Kit, announced: str, phase: str) -> None:
-    limit = language.book.detect.hang.phases[phase].unlearned_s
+    limit = language.book.detect.hang.phases.of(phase).unlearned_s
     assert follow(language, training(60).say(announced).quiet(limit - 60)).healths == ["healthy"]
     seen = follow(language, training(60).say(announced).quiet(limit + 60))
     assert seen.healths == ["healthy", "hung"]
@@ -200,7 +200,7 @@ def test_an_end_line_that_never_comes_does_not_leave_a_phase_open(language: Kit)
 
 
 def test_start_up_has_a_long_limit_of_its_own(language: Kit) -> None:
-    limit = language.book.detect.hang.phases["startup"].unlearned_s
+    limit = language.book.detect.hang.phases.startup.unlearned_s
     assert follow(language, Script().say(RUNNING, "LAUNCH").quiet(limit - 60).steps(1, 5)).healths == ["healthy"]
     seen = follow(language, Script().say(RUNNING, "LAUNCH").quiet(limit + 60))
     assert seen.healths == ["hung"]
@@ -304,7 +304,7 @@ def test_unknown_lines_are_life_for_a_while(language: Kit) -> None:
     chatter = training(60)
     for _ in range(1000):
         chatter.say("spinner").quiet(20)
-    limit = language.book.detect.hang.phases["unknown"].unlearned_s
+    limit = language.book.detect.hang.phases.unknown.unlearned_s
     seen = follow(language, chatter)
     assert seen.healths == ["healthy", "hung"]
     assert seen.when("hung") >= 60 * 20 + limit
