@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint check accuracy speed clean help
+.PHONY: demo test lint check accuracy detectors speed clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -27,6 +27,9 @@ check: lint test
 
 accuracy: $(VENV)/.defib
 	$(BIN)/python bench/accuracy.py
+
+detectors: $(VENV)/.defib
+	$(BIN)/python bench/detectors.py --jobs 2
 
 speed: $(VENV)/.defib
 	$(BIN)/python bench/speed.py

@@ -11,7 +11,7 @@ from typing import Any
 from defib.engine.core import StreamRead
 from defib.engine.identity import PACKED
 from defib.engine.incidents import fingerprint
-from defib.engine.rulebook import Rulebook
+from defib.engine.rulebook import FailureClass, Rulebook
 from defib.engine.words import AttemptVerdict, Episode, JobKey, Signal, StreamId
 
 EPISODE_PLAIN = (
@@ -95,24 +95,48 @@ def _seconds(e: Episode) -> dict[str, float | None]:
     return {name: None if us is None else us / 1e6 for name, us in times.items()}
 
 
+def unwell(a: AttemptVerdict) -> bool:
+    """Whether the attempt is an incident: it did not end well, and a line, its silence or the scheduler says what it was."""
+    return a.verdict not in HEALTHY and a.klass is not None
+
+
 def incident_row(a: AttemptVerdict, book: Rulebook) -> dict[str, Any] | None:
     """Row of `incidents`; None for attempts that need no explaining."""
-    if a.verdict in HEALTHY or a.cause is None:
+    if not unwell(a):
         return None
-    c, s = a.cause, a.cause.signal
-    known = book.class_by_id.get(c.klass)
+    known = book.class_by_id.get(a.klass or "")
     return {
-        "incident_id": incident_id(a), "attempt_id": a.attempt_id, "verdict": a.verdict, "class": c.klass, "domain": c.domain,
-        "rule": s.rule, "confidence": c.confidence, "fingerprint": fingerprint(s), "rank": s.rank, "node": s.node,
-        "time": moment(s.time_us), "step": a.progress.last_step if a.progress else None, "cascades": a.cascades, "title": s.title,
-        "because": c.because, "retry": known.retry if known else None, "exclude": known.exclude if known else None,
-        "budget": known.budget if known else None,
+        "incident_id": incident_id(a), "attempt_id": a.attempt_id, "verdict": a.verdict, **_what(a, known),
+        "step": a.progress.last_step if a.progress else None, "cascades": a.cascades, "retry": known.retry if known else None,
+        "exclude": known.exclude if known else None, "budget": known.budget if known else None,
     }  # fmt: skip
+
+
+def _what(a: AttemptVerdict, known: FailureClass | None) -> dict[str, Any]:
+    """The cause as its line tells it; without one (a hang, the scheduler's bare word) what the class and the last silence tell."""
+    if a.cause is not None:
+        c, s = a.cause, a.cause.signal
+        return {
+            "class": c.klass, "domain": c.domain, "rule": s.rule, "confidence": c.confidence, "fingerprint": fingerprint(s),
+            "rank": s.rank, "node": s.node, "time": moment(s.time_us), "title": s.title, "because": c.because,
+        }  # fmt: skip
+    who, silence = a.suspect, next((e for e in reversed(a.episodes) if e.kind == "hung" and e.ended_us is None), None)
+    return {
+        "class": a.klass, "domain": known.fault if known else "unknown", "rule": None, "confidence": "unknown", "fingerprint": None,
+        "rank": who.rank if who else None, "node": who.node if who else None, "time": _when(a, silence),
+        "title": known.title if known else None, "because": silence.because if silence else "no line of its logs tells why",
+    }  # fmt: skip
+
+
+def _when(a: AttemptVerdict, silence: Episode | None) -> datetime | None:
+    """When a silence was called a hang, where its clock tells a date; else the attempt's last line."""
+    told = _moments(silence) if silence is not None else {}
+    return told.get("declared") or told.get("onset") or moment(a.last_us)
 
 
 def evidence_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]]:
     """Rows of `evidence`, in the order of the story."""
-    incident = incident_id(a) if a.verdict not in HEALTHY and a.cause is not None else None
+    incident = incident_id(a) if unwell(a) else None
     return [
         {
             "incident_id": incident, "attempt_id": a.attempt_id, "position": i, "why": e.why, "rule": e.signal.rule,
@@ -128,14 +152,14 @@ def node_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]
 
     Where nothing is known of a suspect, whoever printed a cause that may stand alone is taken for one, as `printer`.
     """
-    if a.verdict in HEALTHY or a.cause is None:
+    if not unwell(a):
         return []
-    who = a.suspect
+    who, sure = a.suspect, a.cause.confidence if a.cause is not None else "unknown"
     out: dict[str, dict[str, Any]] = {}
     if who is not None and who.node is not None:
-        shown = who.evidence[0] if who.evidence else a.cause.signal
+        shown = next(iter(who.evidence), a.cause.signal if a.cause is not None else None)
         out[who.node] = {
-            **_named(a, shown, keys), "node": who.node, "role": "suspect", "class": a.cause.klass, "confidence": who.confidence,
+            **_named(a, shown, keys), "node": who.node, "role": "suspect", "class": a.klass, "confidence": who.confidence,
             "gpu": who.gpu, "source": who.how, "breadth": who.breadth,
         }  # fmt: skip
     for e in a.evidence:
@@ -144,14 +168,16 @@ def node_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]
             out[s.node] = _named(a, s, keys)
             if who is None and e.why == "cause" and s.role in ("root", "candidate"):
                 gpu = s.fields.get("gpu") or s.fields.get("pci")
-                out[s.node] |= {"role": "suspect", "confidence": a.cause.confidence, "gpu": gpu, "source": "printer"}
+                out[s.node] |= {"role": "suspect", "confidence": sure, "gpu": gpu, "source": "printer"}
     return list(out.values())
 
 
-def _named(a: AttemptVerdict, s: Signal, keys: Mapping[int, str]) -> dict[str, Any]:
+def _named(a: AttemptVerdict, s: Signal | None, keys: Mapping[int, str]) -> dict[str, Any]:
+    """A node and the line that names it, if one does."""
     return {
-        "node": s.node, "attempt_id": a.attempt_id, "incident_id": incident_id(a), "role": "named", "class": s.klass,
-        "confidence": "unknown", "rule": s.rule, "stream_id": keys[s.stream], "line": s.line, "time": moment(s.time_us),
+        "node": s.node if s else None, "attempt_id": a.attempt_id, "incident_id": incident_id(a), "role": "named",
+        "class": s.klass if s else None, "confidence": "unknown", "rule": s.rule if s else None,
+        "stream_id": keys[s.stream] if s else None, "line": s.line if s else None, "time": moment(s.time_us) if s else None,
         "gpu": None, "source": None, "breadth": None,
     }  # fmt: skip
 

@@ -15,6 +15,7 @@ import argparse
 import dataclasses
 import json
 import multiprocessing
+import os
 import sys
 import time
 from collections import Counter
@@ -51,6 +52,9 @@ def rows(planned: list[tuple[int, Planned]], wanted: Wanted, jobs: int) -> Itera
         begin(wanted)
         yield from map(ask, planned)
         return
+    os.environ.setdefault(
+        "POLARS_MAX_THREADS", "1"
+    )  # small frames: processes of several threads each only get in each other's way
     with multiprocessing.get_context("spawn").Pool(jobs, begin, (wanted,)) as pool:
         yield from pool.imap(ask, planned, chunksize=4)
 
@@ -168,7 +172,11 @@ def main() -> int:
         print(f"no run of seed {args.seed} is called {args.only} (of {args.runs}; more with --runs)", file=sys.stderr)
         return 3
     started = time.perf_counter()
-    got = list(rows(planned, Wanted(not args.replay_only, max(1, args.sample)), max(1, args.jobs)))
+    got = []
+    for row in rows(planned, Wanted(not args.replay_only, max(1, args.sample)), max(1, args.jobs)):
+        got.append(row)
+        if sys.stderr.isatty():
+            print(f"\r{len(got)} of {len(planned)} runs", end="", file=sys.stderr, flush=True)
     board = score(got)
     if args.json:
         print(json.dumps(as_json(board, len(got), args.seed), indent=1))

@@ -5,7 +5,7 @@ In: traces, settled (every kept signal has its place in time, rank and node as f
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,12 +28,14 @@ HARD = ("gpu", "node", "network", "storage")
 
 @dataclass
 class Case:
-    """The traces of one attempt and what can be asked of them. errors: streams that hold standard error alone."""
+    """The traces of one attempt and what can be asked of them. errors: streams that hold standard error alone; outlived: up to where in each
+    stream its lines are known to have arrived well before progress did (seen live)."""
 
     traces: Sequence[Trace]
     book: Rulebook
     errors: frozenset[int] = frozenset()
     notes: list[str] = field(default_factory=list)
+    outlived: Mapping[int, int] = field(default_factory=dict)
 
     @cached_property
     def kept(self) -> list[Signal]:
@@ -84,6 +86,8 @@ class Case:
     def progressed_after(self, s: Signal) -> bool:
         """Training moved on after this line: in the same stream by place, in another one by time."""
         if any(t.survived(s) for t in self._by_stream.get(s.stream, ()) if t.progress is not None):
+            return True
+        if s.offset < self.outlived.get(s.stream, 0) and s.role != "lifecycle":
             return True
         # The scheduler's clock may be another zone's, and its word does not depend on another log's.
         if s.role == "lifecycle" or s.order_us is None:

@@ -25,7 +25,7 @@ The ordering follows the rules collected from published practice (Meta's RSC stu
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from defib.engine.case import (
@@ -70,9 +70,14 @@ class Judgement:
     notes: tuple[str, ...] = ()
 
 
-def judge(traces: Sequence[Trace], book: Rulebook, errors: frozenset[int] = frozenset()) -> Judgement:
-    """The verdict on one attempt. Deterministic; depends on the traces only. errors: streams that hold standard error alone."""
-    return decide(Case(traces, book, errors))
+def judge(
+    traces: Sequence[Trace],
+    book: Rulebook,
+    errors: frozenset[int] = frozenset(),
+    outlived: Mapping[int, int] | None = None,
+) -> Judgement:
+    """The verdict on one attempt. Deterministic; depends on the traces only (errors, outlived: see `Case`)."""
+    return decide(Case(traces, book, errors, outlived=outlived or {}))
 
 
 def decide(case: Case) -> Judgement:

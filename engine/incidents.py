@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from defib.engine import causes, episodes, schedule, stamps, suspects
@@ -33,11 +33,13 @@ VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """(stream, facts, fold, (tail lines, notes)) of every stream of one job, and the last the scheduler said of it."""
+    """(stream, facts, fold, (tail lines, notes)) of every stream of one job, the last the scheduler said of it, and how far the lines of each
+    stream are known to have been outlived (see `Case`)."""
 
     job: JobKey
     streams: list[tuple[int, StreamFacts, StreamFold, tuple[tuple[str, ...], tuple[str, ...]]]]
     state: JobState | None = None
+    outlived: dict[int, int] = field(default_factory=dict)
 
 
 def assemble(
@@ -199,7 +201,7 @@ def _refined(framework: str, book: Rulebook) -> set[str]:
 
 def _verdict(story: JobStory, traces: list[Trace], index: int, book: Rulebook, *, final: bool) -> AttemptVerdict:
     errors = frozenset(n for n, facts, _, _ in story.streams if facts.channel == "err")
-    case = Case(traces, book, errors)
+    case = Case(traces, book, errors, outlived=story.outlived if final else {})
     judged = causes.decide(case)
     if final and story.state is not None:
         judged = schedule.told(judged, story.state)

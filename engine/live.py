@@ -59,6 +59,10 @@ class Live:
     def state_of(self, job: JobKey) -> JobState | None:
         return self._states.get(job)
 
+    def outlived(self, job: JobKey) -> dict[int, int]:
+        """How far each stream's lines arrived well before progress did."""
+        return dict(self.watches[job].outlived) if job in self.watches else {}
+
     def habits_of(self, name: str | None) -> Habits:
         """What earlier jobs of this name showed."""
         return self.habits.get(name or "", Habits())

@@ -27,6 +27,7 @@ LONGEST_MAX = 64  # gaps remembered with their step, to see a period in them
 SILENCES_MAX = 64
 AGREE = 0.8  # of the pauses must lie on the period
 PAUSES_MIN = 3
+CLOCK_SLACK_S = 120.0  # longest usual gap with which a clock set by whole hours is recognised
 EARLY = 2  # gaps that belong to the first steps
 MEASURED = 0.5  # of a gap that printed step times explain: the run itself measured it
 
@@ -152,6 +153,8 @@ class Rhythm:
         for phase in phases:
             other = self.limit(phase, here.step)
             limit = other if other.seconds > limit.seconds else limit
+        if gap > limit.seconds and self._clock_was_set(gap):
+            return
         if gap > limit.seconds:
             # Where the run's own timers did not see the gap it was a pause they leave out, or a clock that was set.
             if not explained_s < MEASURED * gap and len(self.silences) < SILENCES_MAX:
@@ -162,6 +165,13 @@ class Rhythm:
             self._remember(gap, here.step)
         for phase in phases:
             self.durations.setdefault(phase, Sketch()).add(np.array([gap]))
+
+    def _clock_was_set(self, gap: float) -> bool:
+        """A gap of whole hours and about a usual gap: summer time, or a zone put right. Stamps alone cannot tell it from a silence."""
+        usual = self.gaps.quantile(0.5)
+        if usual is None or usual > CLOCK_SLACK_S:
+            return False
+        return gap % 3600.0 <= 2 * usual + 1.0
 
     def lasted(self, phase: str, seconds: float) -> None:
         """A phase without a counter (start-up, the first step) took so long."""

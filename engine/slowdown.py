@@ -33,6 +33,10 @@ NOISE_FACTOR = (
 NONE = int(np.iinfo(np.int64).min)  # no stamp
 SPARSE_S = 60.0  # bins longer than this hold many steps each: a median of three is enough
 WIDE, NARROW = 5, 3
+WAVE_BINS = 8
+SIGN = 5.0  # standard deviations by which slower bins must outnumber the usual ones: a sign test, which no tail of the noise can fool
+USUAL_ERRORS = 2.0  # standard errors added to the usual share: few bins say little of it
+BASE_ERROR = 1 / 6  # of the drop: how far off the first baseline may be
 
 
 @dataclass(slots=True)
@@ -88,6 +92,7 @@ class Slowdown:
         self._learned: list[float] = []
         self._base: float | None = None
         self._sigma = SIGMA_MIN
+        self._usual = 0.5  # share of bins slower than half the drop in question while all is well
         self._based_bins = 0  # bins the present baseline has held
         self._former: tuple[float, int] | None = None  # the baseline before the run became faster, and how long it held
         self._up = Sum()
@@ -131,12 +136,13 @@ class Slowdown:
         self._recent.append((value, b))
         width = NARROW if b.seconds > SPARSE_S else WIDE
         del self._recent[:-width]
-        if self._base is None or (self._based_bins < self._p.learn_bins_max and self.now is None and not self._up.bins):
+        calm = self.now is None and not self._up.bins and self._down.value < self._limit / 2
+        if self._base is None or (len(self._learned) < self._p.learn_bins_max and calm):
             self._learn(value)
         if self._base is None:
             return
         self._based_bins += 1
-        level = float(np.median([v for v, _ in self._recent])) - self._base
+        level = float(np.median([v for v, _ in self._recent]))
         mark = self._recent[max(0, len(self._recent) - 1 - width // 2)][1].begin
         if self.now is None:
             self._watch(level, mark, b)
@@ -148,28 +154,47 @@ class Slowdown:
         self._learned.append(value)
         n = len(self._learned)
         if n >= self._p.learn_bins and n & (n - 1) == 0:
-            self._set_base(self._learned)
+            base, sigma = settled(self._learned)
+            # A baseline that may itself be wrong by a good part of the drop in question judges nobody: noisy runs are watched longer first.
+            if (
+                self._base is not None
+                or 1.2533 * sigma / math.sqrt(n) <= self._delta * BASE_ERROR
+                or n >= self._p.learn_bins_max
+            ):
+                self._base, self._sigma = base, sigma
+                self._set_usual(self._learned)
 
-    def _set_base(self, values: list[float]) -> None:
-        a = np.array(values)
-        self._base = float(np.median(a))
-        self._sigma = max(SIGMA_MIN, 1.4826 * float(np.median(np.abs(a - self._base))))
+    def _set_usual(self, values: list[float]) -> None:
+        """How often a bin is slower in a run that is well: spikes and tails that no standard deviation tells of."""
+        assert self._base is not None
+        slower = sum(v > self._base + self._k for v in values)
+        share = (slower + 1) / (len(values) + 2)
+        self._usual = share + USUAL_ERRORS * math.sqrt(share * (1 - share) / len(values))
 
     @property
     def _limit(self) -> float:
         return max(LIMIT_MIN, NOISE_FACTOR * self._sigma**2 / self._k)
 
+    def _slower(self, b: Bin) -> bool:
+        """Whether this bin by itself is slower than usual."""
+        assert self._base is not None
+        return math.log(b.seconds / b.work) > self._base + self._k
+
     def _watch(self, level: float, mark: Mark, b: Bin) -> None:
-        self._up.take(level - self._k, level, mark, b)
-        self._down.take(-level - self._k, level, mark, b)
+        assert self._base is not None
+        self._up.take(level - self._base - self._k, level, mark, b, self._slower(b))
+        self._down.take(self._base - level - self._k, level, mark, b)
         if self._up.value > self._limit and self._up.begin is not None:
-            typical = self._up.typical()
+            typical = self._up.typical() - self._base
             lasted = b.end.clock_s - self._up.begin.clock_s
+            certain = self._up.above - self._up.bins * self._usual >= SIGN * math.sqrt(
+                self._up.bins * self._usual * (1 - self._usual)
+            )
             steps = b.end.step - self._up.begin.step
             if typical < self._delta * (1 - self._p.tolerance):
                 if self._up.bins >= EXCURSION_MAX:
                     self._up.reset()
-            elif lasted >= self._p.for_s and steps >= self._p.steps:
+            elif lasted >= self._p.for_s and steps >= self._p.steps and certain:
                 self._call(typical, b)
         if self._down.value > self._limit and self._down.bins >= self._p.learn_bins:
             self._rebase()
@@ -198,10 +223,11 @@ class Slowdown:
 
     def _await_recovery(self, level: float, mark: Mark, b: Bin) -> None:
         assert self.now is not None
-        self._up.take(level - self._k, level, mark, b)
-        self._down.take(self._k - level, level, mark, b)
+        assert self._base is not None
+        self._up.take(level - self._base - self._k, level, mark, b)
+        self._down.take(self._base + self._k - level, level, mark, b)
         if not self._down.bins and self._up.bins <= EXCURSION_MAX:
-            typical = self._up.typical()
+            typical = self._up.typical() - self._base
             self.now.depth = -math.expm1(-typical)
             self.now.pace_s = self._up.seconds / max(1, self._up.steps)
             self.now.baseline_s = self.now.pace_s * math.exp(-typical)
@@ -215,17 +241,34 @@ class Slowdown:
         """Faster for good: a new baseline, from the bins since it became so."""
         assert self._base is not None
         self._former = (self._base, self._based_bins)
-        self._set_base([self._base + x for x in self._down.levels])
+        self._base, self._sigma = settled(self._down.levels)
+        self._set_usual(self._down.levels)
         self._learned = []
         self._based_bins = self._down.bins
         self._down.reset()
         self._up.reset()
 
 
+def settled(values: list[float]) -> tuple[float, float]:
+    """Median and noise of logarithms, the noise rather too large: few values say little of it, and slow waves are noise as well."""
+    a = np.array(values)
+    base = float(np.median(a))
+    sigma = _deviation(a) * (1 + 1.5 / math.sqrt(len(a)))
+    if len(a) >= WAVE_BINS * 8:
+        blocks = np.median(a[: len(a) // WAVE_BINS * WAVE_BINS].reshape(-1, WAVE_BINS), axis=1)
+        sigma = max(sigma, _deviation(blocks) * math.sqrt(WAVE_BINS) / 1.2533)
+    return base, max(SIGMA_MIN, sigma)
+
+
+def _deviation(a: F64) -> float:
+    """Standard deviation by the median absolute deviation."""
+    return 1.4826 * float(np.median(np.abs(a - np.median(a))))
+
+
 class Sum:
     """One side of the cumulative sum: its value and what it has seen since it left zero."""
 
-    __slots__ = ("begin", "bins", "levels", "seconds", "steps", "value")
+    __slots__ = ("above", "begin", "bins", "levels", "seconds", "steps", "value")
 
     def __init__(self) -> None:
         self.reset()
@@ -233,11 +276,11 @@ class Sum:
     def reset(self) -> None:
         self.value = 0.0
         self.begin: Mark | None = None
-        self.bins = self.steps = 0
+        self.bins = self.steps = self.above = 0
         self.seconds = 0.0
         self.levels: list[float] = []
 
-    def take(self, by: float, level: float, mark: Mark, b: Bin) -> None:
+    def take(self, by: float, level: float, mark: Mark, b: Bin, above: bool = False) -> None:
         self.value += by
         if self.value <= 0:
             self.reset()
@@ -245,11 +288,12 @@ class Sum:
         if self.begin is None:
             self.begin = mark
         self.bins += 1
+        self.above += above
         self.seconds += b.seconds
         self.steps += b.steps
         if len(self.levels) < EXCURSION_MAX:
             self.levels.append(level)
 
     def typical(self) -> float:
-        """The median level since the sum left zero."""
+        """The median level since the sum left zero (logarithm of seconds per unit of work)."""
         return float(np.median(self.levels)) if self.levels else 0.0

@@ -9,7 +9,8 @@ The order of questions is the order of certainty: is it meant to run; is it over
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -23,6 +24,8 @@ from defib.engine.words import Episode, JobKey, JobState, StreamNo
 
 TROUBLE_ROLES = frozenset(["root", "candidate", "cascade", "wrapper"])
 EPISODES_MAX = 64
+SETTLED_US = 60_000_000  # lines this much older than a sign of progress did not end the run (buffers of one death empty within seconds)
+REACHED_MAX = 8
 ALIGNED_MIN = 1  # bursts that end on a buffer's boundary before output counts as block-buffered
 OVER = {
     "completed": "ended",
@@ -75,6 +78,12 @@ class JobWatch:
     rhythm: Rhythm = field(init=False)
     growth: dict[int, Growth] = field(default_factory=dict)
     troubles: dict[int, tuple[int, str]] = field(default_factory=dict)  # streams we cannot vouch for: since when, why
+    reached: deque[tuple[int, dict[int, int]]] = field(
+        default_factory=lambda: deque(maxlen=REACHED_MAX)
+    )  # (when, how far each stream was)
+    outlived: dict[int, int] = field(
+        default_factory=dict
+    )  # how far each stream's lines arrived well before progress did
     unwell: Episode | None = None
     past: list[tuple[int, Episode]] = field(default_factory=list)  # (attempt, stretch that is over)
     due_us: int = 0  # the next look that could find something new without new lines
@@ -124,6 +133,8 @@ class JobWatch:
         self.seen_us, self.elder = now_us, elder
         self.moved_us = self.step = self.trouble_us = None
         self.forward, self.phase, self.alert = -1, "startup", False
+        self.reached.clear()
+        self.outlived = {}
         self.rhythm = Rhythm(self.policy.hang, elder)
 
     def grew(self, stream: int, read: int, now_us: int) -> None:
@@ -154,8 +165,13 @@ class JobWatch:
             phases: tuple[str, ...] = () if self.phase in ("steady", "startup", "compile") else (self.phase,)
             self._beat(now_us, phases)
             self.moved_us, self.trouble_us = now_us, None
+            self.outlived = next(
+                (far for at, far in reversed(self.reached) if at <= now_us - SETTLED_US), self.outlived
+            )
+        if not self.reached or now_us - self.reached[-1][0] >= SETTLED_US // 4:
+            self.reached.append((now_us, {t.stream: t.end_offset for t in traces}))
         self.forward = forward
-        if any(in_trouble(t) for t in traces):
+        if any(in_trouble(t, self.outlived) for t in traces):
             self.trouble_us = self.trouble_us if self.trouble_us is not None else now_us
         else:
             self.trouble_us = None
@@ -179,7 +195,7 @@ class JobWatch:
             return Found("waiting", f"the scheduler says {'held, ' if self.state.held else ''}{self.state.state}")
         if schedule.ended(self.state):
             assert self.state is not None
-            judged = schedule.told(causes.judge(traces, book, errors), self.state) if traces else None
+            judged = schedule.told(causes.judge(traces, book, errors, self.outlived), self.state) if traces else None
             verdict = judged.verdict if judged else schedule.ENDS[self.state.state][0]
             return Found(
                 "dead" if verdict in ("crashed", "stalled") else "ended", f"the scheduler says {self.state.state}"
@@ -209,7 +225,7 @@ class JobWatch:
         wait = round(self._patience(traces, done) * 1e6)
         if now_us - quiet_since < wait:
             return None
-        judged = causes.judge(traces, book, errors)
+        judged = causes.judge(traces, book, errors, self.outlived)
         health = OVER.get(judged.verdict)
         if health is None:
             return None
@@ -224,13 +240,14 @@ class JobWatch:
     def _patience(self, traces: Sequence[Trace], done: bool) -> float:
         """Seconds of quiet that make a failure's lines believed: less the clearer they are."""
         policy = self.policy.hang
-        live = [s for t in traces for s in t.live]
+        live = [s for t in traces for s in t.live if s.offset >= self.outlived.get(t.stream, 0)]
         if done or any(s.mark in ENDING_MARKS for s in live):
             return policy.after_exit_s
         if any(s.role in ("root", "cascade") for s in live):
             return max(policy.after_error_s, self._usual())
-        # A lone candidate may be an exception that was caught: the run gets the time its phase takes.
-        return max(policy.after_error_s, self._usual(), self._limit(traces).seconds if self.phase != "steady" else 0.0)
+        # A lone candidate may be an exception that was caught: the run gets its phase's time, or a few of its own gaps once known.
+        steady = self.phase == "steady" and self.rhythm.gaps.count >= policy.learn_gaps
+        return max(policy.after_error_s, self._usual(), 0.0 if steady else self._limit(traces).seconds)
 
     def _usual(self) -> float:
         """A few times the longest gap the run has shown, whatever it was doing."""
@@ -336,9 +353,10 @@ class JobWatch:
         return [*self.past, *now]
 
 
-def in_trouble(t: Trace) -> bool:
-    """A failure was spoken of since training last moved."""
-    return any(s.role in TROUBLE_ROLES or s.mark in ENDING_MARKS for s in t.live)
+def in_trouble(t: Trace, outlived: Mapping[int, int]) -> bool:
+    """A failure was spoken of since training last moved, in this log or, where that is known, in any."""
+    far = outlived.get(t.stream, 0)
+    return any(s.offset >= far and (s.role in TROUBLE_ROLES or s.mark in ENDING_MARKS) for s in t.live)
 
 
 def finished(traces: Sequence[Trace]) -> bool:

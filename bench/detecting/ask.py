@@ -93,7 +93,7 @@ class Wanted:
 
     live: bool = True
     sample: int = 20
-    """Every so manieth run is also compared with other cuts of its bytes."""
+    """One run in so many is also read in other cuts of its bytes, and watched without recalling what was scanned."""
 
 
 class Asker:

@@ -27,6 +27,8 @@ EPOCH_US = 1_900_000_000_000_000
 POLL_S = 10.0
 IDLE_S = 60.0
 """No stretch without news is longer between two ticks."""
+LINGER_S = 1200.0
+"""Who does not hear the scheduler watches so long after the last byte before giving a job up."""
 WHOLE = 1 << 20
 
 
@@ -109,7 +111,7 @@ class Watched:
     """The files as they grew, looked at every `POLL_S`; what the scheduler told is told too where `tell`."""
 
     def __init__(self, run: Rendered, facts: list[StreamFacts], *, tell: bool) -> None:
-        self.facts, self.until = facts, run.ended_s
+        self.facts, self.until = facts, run.ended_s + (POLL_S if tell else LINGER_S)
         self.files = [
             Growing(n, path, data, [t for t, _ in run.arrivals[path]], [end for _, end in run.arrivals[path]])
             for n, (path, data) in enumerate(run.files.items())
@@ -121,7 +123,7 @@ class Watched:
     def poll(self) -> list[Any] | None:
         if self.over:
             return None
-        if self.now > self.until + POLL_S:
+        if self.now > self.until:
             self.over = True
             opened = [ports.Closed(f.number) for f in self.files if f.opened]
             return [*opened, ports.JobClosed(self.facts[0].job)]

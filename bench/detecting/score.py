@@ -75,6 +75,7 @@ def score(rows: Iterable[Row]) -> Board:
         if row.live is not None:
             for t in row.truth:
                 hang_live(board, row, t)
+            crash_live(board, row, row.truth[-1])
         rivals(board, row)
         if row.same is not None:
             board.ask("live = replay", not row.same, row.name, row.same)
@@ -273,6 +274,18 @@ def hang_live(board: Board, row: Row, t: Truth) -> None:
             row.name,
             f"{late:.0f} s after its limit of {e.limit_s:.0f} s",
         )
+
+
+def crash_live(board: Board, row: Row, t: Truth) -> None:
+    """How soon a death is told of that nothing followed."""
+    if t.trouble != "crash" or t.verdict != "crashed" or t.onset_s is None:
+        return
+    dead = next(
+        (c for c in row.changes if c.attempt == t.attempt and c.health == "dead" and c.at_s >= (t.onset_s or 0.0)), None
+    )
+    board.ask("live crash told", dead is not None, row.name, "never told")
+    if dead is not None:
+        board.measure("live crash delay s", dead.at_s - t.onset_s)
 
 
 def hang_replayed(board: Board, row: Row, t: Truth, a: Said) -> None:

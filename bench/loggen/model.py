@@ -258,12 +258,13 @@ class Truth:
     onset_s: float | None = None
     """When it began, in seconds of true time since the job's start."""
     onset_step: int | None = None
-    """The last step done before it."""
+    """Steps done before it."""
     depth: float | None = None
     """slow: the share of the throughput lost, 0 to 1."""
     passed_s: float | None = None
     """slow: when it passed, in seconds since the job's start; None if it lasted."""
     passed_step: int | None = None
+    """Steps done before that."""
 
     def as_json(self) -> str:
         """One line of truth.jsonl."""

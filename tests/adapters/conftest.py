@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import zstandard
+from tests.adapters.stories import Stories
 
 from defib.adapters import rulefiles, wire
 from defib.adapters.archive import Archive
@@ -44,6 +45,12 @@ class Logs:
 
     def replay(self, *paths: str, db: str | None = None, **options: object) -> wire.Outcome:
         return wire.replay(wire.ReplayOptions(list(paths), db or self.db, **options), lambda *_: None)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def stories(tmp_path: Path, loaded: rulefiles.LoadedRules) -> Stories:
+    """Hand-made histories in one store."""
+    return Stories(str(tmp_path / "history.duckdb"), loaded.book)
 
 
 @pytest.fixture

@@ -61,6 +61,7 @@ class Try:
     step_s: float | None = None
     format: str = FORMAT
     kind: str = "train"
+    lined: bool = True  # a line of the log names the class
     streams: int = 1  # logs that print the same steps
 
 
@@ -120,7 +121,7 @@ def signal(t: Try, stream: int) -> Signal:
 def attempt(key: JobKey, index: int, t: Try, numbers: list[int]) -> AttemptVerdict:
     cause = None
     evidence: tuple[Evidence, ...] = ()
-    if t.klass is not None:
+    if t.klass is not None and t.lined:
         s = signal(t, numbers[0])
         cause, evidence = Cause(s, t.klass, "gpu", t.confidence, "so it is told"), (Evidence("cause", s),)
     # A suspect's lines and an episode's onset lie in the attempt's first log, whatever number it has in this store.
@@ -151,3 +152,20 @@ def attempt(key: JobKey, index: int, t: Try, numbers: list[int]) -> AttemptVerdi
         evidence=evidence, first_us=us(t.span[0]), last_us=us(t.span[1]), first_line={StreamNo(n): 1 for n in numbers},
         last_line={StreamNo(n): 100 for n in numbers}, suspect=who, episodes=episodes,
     )  # fmt: skip
+
+
+def suspect(node: str | None, **more: Any) -> Suspect:
+    """Rank 3 of a node, found by its silence."""
+    given: dict[str, Any] = {
+        "rank": 3,
+        "gpu": "5",
+        "how": "silent-rank",
+        "confidence": "likely",
+        "because": "it alone said nothing",
+    }
+    return Suspect(node=node, **{**given, **more})
+
+
+def died(node: str | None = "n1", at: float = 100.0, klass: str = "gpu-hardware", **more: Any) -> Try:
+    """An attempt that died at a second, its cause printed by a node."""
+    return Try([(1, at - 50), (2, at - 40)], (at - 60, at), "crashed", klass, node=node, at=at, **more)

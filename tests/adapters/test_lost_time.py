@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,11 +20,6 @@ PARTS = (
     "counted_s",
     "gap_s",
 )
-
-
-@pytest.fixture
-def stories(tmp_path: Path, loaded: LoadedRules) -> Stories:
-    return Stories(str(tmp_path / "history.duckdb"), loaded.book)
 
 
 def every(first: int, last: int, by: int, begin: float, seconds: float) -> list[tuple[int, float | None]]:

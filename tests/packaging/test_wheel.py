@@ -127,7 +127,7 @@ def test_every_import_is_declared() -> None:
     used = {**imported(ROOT / "engine"), **imported(ROOT / "adapters"), **imported(ROOT / "src")}
     foreign = {n: p for n, p in used.items() if n not in sys.stdlib_module_names and n not in ("defib", "__future__")}
     names = [re.split(r"[^\w.-]", d)[0].lower() for d in PROJECT["dependencies"]]
-    declared = {NAMES.get(n, n) for n in names}
+    declared = {NAMES.get(n, n.replace("-", "_")) for n in names}
     assert set(foreign) - declared == set(), f"imported, not in [project.dependencies]: {foreign}"
 
 

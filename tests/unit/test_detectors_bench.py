@@ -79,6 +79,14 @@ def test_a_hang_seen_in_time_and_one_seen_late_early_or_never() -> None:
     )
 
 
+def test_a_death_told_of_and_one_passed_over() -> None:
+    dead = Change(5100.0, 0, "healthy", "dead", "it ended", None)
+    board = score([row(DEAD, said("crashed", "gpu-hardware"), dead)])
+    assert board.values["live crash delay s"] == [100.0]
+    assert asked(row(DEAD, said("crashed", "gpu-hardware")))["live crash told"] == (0, 1)
+    assert asked(row(DEAD, said("crashed", "gpu-hardware"), replace(dead, at_s=10.0)))["live crash told"] == (0, 1)
+
+
 def test_a_healthy_run_accused() -> None:
     fine = said("completed", None)
     assert asked(row(FINE, fine))["live healthy never hung or dead"] == (1, 1)
@@ -186,9 +194,12 @@ def test_sources_give_every_byte_and_a_live_one_no_byte_too_soon() -> None:
     apart = [b - a for a, b in pairwise(ticks)]
     assert min(apart) == 10.0
     assert max(apart) == IDLE_S
-    assert ticks[-1] >= run.ended_s
+    assert run.ended_s <= ticks[-1] <= run.ended_s + 2 * IDLE_S
     assert [i.state.state for i in live if isinstance(i, JobTold)] == ["RUNNING"]
-    assert not [i for i in everything(Watched(run, facts, tell=False)) if isinstance(i, JobTold)]
+    alone = everything(Watched(run, facts, tell=False))
+    assert not [i for i in alone if isinstance(i, JobTold)]
+    last = max(i.at_us for i in alone if isinstance(i, Ticked))
+    assert (last - EPOCH_US) / 1e6 > run.ended_s + 1000.0, "who hears nothing waits"
 
 
 def made_series(levels: list[tuple[int, float]], noise: float = 0.03) -> Series:
