@@ -47,7 +47,8 @@ SIGNALS = pa.schema(
     ]
 )  # fmt: skip
 
-# One row per progress line. step_time_s seconds per step; throughput in throughput_unit; tflops TFLOP/s per GPU.
+# One row per progress line. rank: who printed it, a launcher's local number where nothing better is said. step_time_s seconds per step;
+# throughput in throughput_unit; tflops TFLOP/s per GPU.
 PROGRESS = pa.schema(
     [
         ("stream", pa.uint32()), ("offset", pa.int64()), ("line", pa.int64()), ("format", pa.string()),
