@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import tempfile
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from pathlib import Path
 import orjson
 
 from defib.adapters.show import printable
-from defib.engine.rulebook import Rulebook
+from defib.engine.rulebook import Databases, Rulebook
 from defib.engine.words import Problem, RuleError
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
@@ -28,7 +29,7 @@ class LoadedRules:
     """A rulebook that may be used: every example in it holds."""
 
     book: Rulebook
-    databases: tuple[bytes, bytes]
+    databases: Databases
 
 
 def built_in() -> Path:
@@ -130,7 +131,8 @@ def _read(slot: Path) -> LoadedRules | None:
         sizes = orjson.loads(body[:sizes_end])
         rest = body[sizes_end + 1 :]
         book = Rulebook.from_json(rest[: sizes[0]])
-        return LoadedRules(book, (rest[sizes[0] : sizes[0] + sizes[1]], rest[sizes[0] + sizes[1] :]))
+        ends = list(itertools.accumulate(sizes))
+        return LoadedRules(book, Databases(*(rest[a:b] for a, b in itertools.pairwise(ends))))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -138,13 +140,8 @@ def _read(slot: Path) -> LoadedRules | None:
 def _write(slot: Path, loaded: LoadedRules) -> None:
     slot.parent.mkdir(parents=True, exist_ok=True)
     book = loaded.book.to_json()
-    body = (
-        orjson.dumps([len(book), *map(len, loaded.databases)])
-        + b"\n"
-        + book
-        + loaded.databases[0]
-        + loaded.databases[1]
-    )
+    sizes = orjson.dumps([len(book), *map(len, loaded.databases)])
+    body = b"".join((sizes, b"\n", book, *loaded.databases))
     handle, name = tempfile.mkstemp(dir=slot.parent)
     try:
         with os.fdopen(handle, "wb") as f:

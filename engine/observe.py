@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from defib.engine.blocks import Batch
 from defib.engine.progress import ProgressReader
-from defib.engine.rulebook import Rulebook
+from defib.engine.rulebook import Databases, Rulebook
 from defib.engine.scan import Scanner
 from defib.engine.signals import SignalReader
 
@@ -29,7 +29,7 @@ class Observation:
 class Observer:
     """Rules made ready to read batches; one per thread or process."""
 
-    def __init__(self, book: Rulebook, databases: tuple[bytes, bytes]) -> None:
+    def __init__(self, book: Rulebook, databases: Databases) -> None:
         self.book = book
         self.scanner = Scanner(book, databases)
         self._signals = SignalReader(book)

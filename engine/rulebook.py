@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import orjson
 
@@ -179,6 +179,21 @@ class Rulebook:
             paths=tuple(_build(Template, t) for t in raw["paths"]),
             refines={k: tuple(v) for k, v in raw["refines"].items()},
         )
+
+
+class Databases(NamedTuple):
+    """Serialized; b"" where there is nothing to find.
+
+    gate: literals. gated: expressions of which every match holds one of them; banners: those of them that are banners. bare: expressions
+    without such literals. anchors: the literals of progress lines. vetoes: expressions asked of single records.
+    """
+
+    gate: bytes
+    gated: bytes
+    banners: bytes
+    bare: bytes
+    anchors: bytes
+    vetoes: bytes
 
 
 def _build(cls: type[T], raw: dict[str, Any]) -> T:
