@@ -10,16 +10,15 @@ import contextlib
 import hashlib
 import itertools
 import os
-import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import orjson
 
+from defib import __version__
 from defib.adapters.show import printable
+from defib.engine.errors import Problem, RuleError
 from defib.engine.rulebook import Databases, Rulebook
-from defib.engine.words import Problem, RuleError
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
 
@@ -101,9 +100,12 @@ def _cache_dir() -> Path:
 
 
 def _key(files: list[tuple[str, str]]) -> str:
+    import hyperscan
+
     from defib.engine import scan
 
-    digest = hashlib.sha256(f"{version('defib')}|{scan.FORMAT}|{version('hyperscan')}|{_cpu()}".encode())
+    library = hyperscan.__version__  # type: ignore[attr-defined]  # there, but not in the stub
+    digest = hashlib.sha256(f"{__version__}|{scan.FORMAT}|{library}|{_cpu()}".encode())
     for path, text in sorted(files):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
     return digest.hexdigest()
@@ -138,6 +140,8 @@ def _read(slot: Path) -> LoadedRules | None:
 
 
 def _write(slot: Path, loaded: LoadedRules) -> None:
+    import tempfile
+
     slot.parent.mkdir(parents=True, exist_ok=True)
     book = loaded.book.to_json()
     sizes = orjson.dumps([len(book), *map(len, loaded.databases)])

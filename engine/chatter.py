@@ -1,7 +1,7 @@
-"""What healthy jobs print most, as forms to fill in: for measuring what rules cost, and for choosing literals that such text does not hold.
+"""What healthy jobs print most: for measuring what rules cost, and for choosing literals that such text does not hold.
 
-Out: `CHATTER`, name -> forms; {a} to {g} are numbers of different sizes. Always holds: written from what the sources print, with no line
-of anybody's log.
+Out: `CHATTER`, name -> forms to fill in ({a} to {g} are numbers of different sizes); `STARTUP`, lines of a start in no order. Always
+holds: written from what the sources print, with no line of anybody's log.
 """
 
 from __future__ import annotations
@@ -49,3 +49,24 @@ CHATTER: dict[str, tuple[str, ...]] = {
         "    handlers: [error_file, console]; max_failures: {d}; preemption: {{signal: SIGTERM, grace: {g}}}; oom_score_adj: 0\n",
     ),
 }
+
+STARTUP = (
+    "01/02/2026 03:04:05 - INFO - __main__ - Loading tokenizer and config from cache; Loading dataset",
+    "INFO:__main__:Namespace(seed=42, output_dir='out', resume_from_checkpoint=None, dataset='c4')",
+    "LOCAL_RANK: 0 - CUDA_VISIBLE_DEVICES: [0,1,2,3,4,5,6,7]",
+    "Initializing distributed: GLOBAL_RANK: 3, MEMBER: 4/16",
+    "SLURM auto-requeueing enabled. Setting signal handlers.",
+    "GPU available: True (cuda), used: True; TPU available: False, using: 0 TPU cores",
+    ':::MLLOG {"namespace": "", "time_ms": 1, "event_type": "INTERVAL_START", "key": "init_start", "value": null, "metadata": {}}',
+    "Downloading shards: 100%|##########| 2/2 [00:10<00:00,  5.01s/it]",
+    "Loading checkpoint shards:   0%|          | 0/2 [00:00<?, ?it/s]",
+    "evaluating HellaSwag: 12/80",
+    "[Torch] Loading checkpoint from ckpt/global_step100/mp_rank_00_model_states.pt...",
+    "Received a new configuration; Got 8 workers; communication backend nccl; communicator created",
+    "Could not load the optional module apex, using the default; not found: tensorboard",
+    "Setting OMP_NUM_THREADS environment variable for each process to be 1 in default, to avoid your system being overloaded",
+    "You are using a model with a tokenizer class this function is not called from; special tokens have been added",
+    "Using the GPU for the model; saved at: out/checkpoint-100; loaded checkpoint; loading from checkpoint; saving to disk",
+    "https://huggingface.co/docs/transformers - WARNING - this will be deprecated in a future version, please use instead",
+    "number of parameters on (tensor, pipeline) model parallel rank (0, 0): 1234; training step; epoch; iteration; batch",
+)

@@ -21,6 +21,7 @@ from defib.engine.blocks import I64
 from defib.engine.rulebook import Databases
 
 WINDOW = 256 * 1024
+SNIFF = 16 * 1024  # bytes that most often show all the anchors there are
 SPARSE = 2048  # bytes per literal found, on average, above which looking at the records alone is cheaper
 PATIENCE = 8  # windows taken whole at most without a new look, after dense ones
 COMPILE_PER = 1024 * 1024  # bytes that have to be at stake before an anchor database is compiled
@@ -87,13 +88,14 @@ def scan(db: hs.Database | None, text: bytes | memoryview) -> Matches:
 _NONE: Matches = (np.empty(0, np.int64), np.empty(0, np.int64))
 
 
-def windows(text: bytes) -> Iterator[tuple[int, int]]:
-    """(start, stop) of whole records, about WINDOW bytes each."""
+def windows(text: bytes, size: int = WINDOW) -> Iterator[tuple[int, int]]:
+    """(start, stop) of whole records: about `size` bytes, then twice as many, and so on up to WINDOW."""
     start = 0
     while start < len(text):
-        stop = text.rfind(b"\n", start, start + WINDOW) + 1
+        stop = text.rfind(b"\n", start, start + size) + 1
         if not stop:
-            stop = text.find(b"\n", start + WINDOW) + 1
+            stop = text.find(b"\n", start + size) + 1
+        size = min(2 * size, WINDOW)
         stop = stop or len(text)
         yield start, stop
         start = stop
@@ -158,7 +160,7 @@ class Finder:
             found = None if blind else self._literals_in(memoryview(text)[start:stop])
             if found is not None:
                 looked.records.extend(_records(text, start, found))
-                if banners := frozenset(code for _, code in found if code != ALL):
+                if banners := frozenset(code for _, code in found if code < ALL):
                     looked.banners.append(((start, stop), banners))
                 run = 1
                 continue
@@ -192,7 +194,7 @@ class Finder:
         found: set[int] = set()
         view, spare = memoryview(text), len(text) // COMPILE_PER
         db = self._every
-        for start, stop in windows(text):
+        for start, stop in windows(text, SNIFF):
             ids, _ = scan(db, view[start:stop])
             if not len(ids):
                 continue

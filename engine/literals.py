@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
 from typing import Any
@@ -64,10 +64,14 @@ class Gates:
     def __init__(self, sample: Iterable[tuple[bytes, int]]) -> None:
         """sample: text and its weight, as if it stood there so many times."""
         self._seen: Counter[bytes] = Counter()
+        by_weight: dict[int, list[bytes]] = {}
         for text, weight in sample:
-            for length in range(SHORTEST, LONGEST + 1):
-                for i in range(len(text) - length + 1):
-                    self._seen[text[i : i + length]] += weight
+            by_weight.setdefault(weight, []).append(text)
+        for weight, texts in by_weight.items():
+            text = b"\n".join(texts)
+            counted = Counter(text[i : i + n] for n in (SHORTEST, LONGEST) for i in range(len(text) - n + 1))
+            self._seen.update({gram: n * weight for gram, n in counted.items()})
+        self._cuts: dict[str, bytes] = {}
 
     def of(self, pattern: str) -> frozenset[bytes] | None:
         """The gate of one pattern (as Hyperscan is to compile it), or None."""
@@ -79,24 +83,30 @@ class Gates:
         except (re.error, OverflowError, RecursionError):
             return None
         best = self._best(self._sequence(tree, bool(tree.state.flags & re.IGNORECASE)).sets())
-        return None if best is None else frozenset(self._cut(s.encode("latin-1")) for s in best)
+        return None if best is None else frozenset(self._cut(s) for s in best)
 
     def common(self, literal: bytes) -> int:
         """How often the literal is to be expected in the sample, and what looking for it costs besides."""
-        likely = min(map(self._seen.__getitem__, _grams(literal))) // UNSEEN
-        return EACH + max(0, self._seen[literal] - CHANCE) + likely + RARE.get(len(literal), 0)
+        parts = min(map(self._seen.__getitem__, _grams(literal)))
+        seen, likely = (self._seen[literal], parts // UNSEEN) if len(literal) == LONGEST else (parts, 0)
+        return EACH + max(0, seen - CHANCE) + likely + RARE.get(len(literal), 0)
 
-    def _cut(self, literal: bytes) -> bytes:
+    def _cut(self, string: str) -> bytes:
         """Its rarest LONGEST bytes, and rare in each part: a common end keeps the matcher busy as well."""
-        pieces = [literal[i : i + LONGEST] for i in range(max(1, len(literal) - LONGEST + 1))]
-        return min(pieces, key=lambda p: (self.common(p), sum(map(self._seen.__getitem__, _grams(p)))))
+        if string not in self._cuts:
+            literal = string.encode("latin-1")
+            pieces = [literal[i : i + LONGEST] for i in range(max(1, len(literal) - LONGEST + 1))]
+            self._cuts[string] = min(
+                pieces, key=lambda p: (self.common(p), sum(map(self._seen.__getitem__, _grams(p))))
+            )
+        return self._cuts[string]
 
     def _best(self, sets: Iterable[Strings]) -> Strings | None:
-        usable = [s for s in sets if min(map(len, s)) >= SHORTEST]
+        usable = [shorter for s in sets for shorter in (s, *_shared(s)) if min(map(len, shorter)) >= SHORTEST]
         return min(usable, key=self._cost, default=None)
 
     def _cost(self, strings: Strings) -> tuple[int, int, list[str]]:
-        cut = {self._cut(s.encode("latin-1")) for s in strings}
+        cut = {self._cut(s) for s in strings}
         return sum(map(self.common, cut)), -min(map(len, strings)), sorted(strings)
 
     def _sequence(self, tree: Any, caseless: bool) -> Part:
@@ -132,6 +142,19 @@ class Gates:
         found = [self._best(p.sets()) for p in parts]
         needs = frozenset[str]().union(*(f or ANY for f in found))
         return Part(None, head if len(head) <= MOST else ANY, tail if len(tail) <= MOST else ANY, (needs,))
+
+
+def _shared(strings: Strings) -> list[Strings]:
+    """What all of them begin and end with."""
+    if len(strings) < 2:
+        return []
+    return [frozenset({_beginning(strings)}), frozenset({_beginning({s[::-1] for s in strings})[::-1]})]
+
+
+def _beginning(strings: Collection[str]) -> str:
+    low, high = min(strings), max(strings)  # these two differ first
+    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), min(len(low), len(high)))
+    return low[:same]
 
 
 def _grams(literal: bytes) -> list[bytes]:

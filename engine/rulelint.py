@@ -21,10 +21,11 @@ import polars as pl
 from defib.engine.blocks import Batch, Piece, clean
 from defib.engine.chatter import CHATTER
 from defib.engine.finder import MULTILINE, ONCE
+from defib.engine.literals import SHORTEST
 from defib.engine.progress import captures
 from defib.engine.proof import one_line
 from defib.engine.rulebook import Databases, Format, Rule, Rulebook
-from defib.engine.scan import Scanner, confine, plan
+from defib.engine.scan import Scanner, confine, gates, plan
 from defib.engine.survey import LOOKS_BAD
 from defib.engine.words import Problem
 
@@ -35,6 +36,7 @@ STRENGTH = {
 PATTERN_CHARS = 120
 LITERAL_MIN = 6
 CHATTY_PER_MB = 20.0
+COMMON_PER_MB = 100.0
 CORPUS_BYTES = 256 * 1024
 SEED = 20260101
 NEAR = "near-literals"  # the corpus that is made to hurt; all others are what healthy jobs print
@@ -69,7 +71,7 @@ def lint(book: Rulebook, databases: Databases, ours: Container[str] = ()) -> lis
     alive = [r for r in book.rules if r.status != "retired"]
     out = [
         *_shadowed(book, scanner), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats], ours),
-        *_anchors(book.formats), *_chatty(book, scanner),
+        *_anchors(book.formats), *_chatty(book, scanner), *_slow(book),
     ]  # fmt: skip
     return sorted(out, key=lambda f: (f.problem.path, f.problem.line, f.lint, f.problem.message))
 
@@ -221,6 +223,29 @@ def _chatty(book: Rulebook, scanner: Scanner) -> Iterator[Finding]:
             r = book.rules[int(rule)]
             mend = "narrow the pattern to a literal healthy logs do not print"
             yield _finding("chatty", False, r, f"{rate:,.0f} hits per MB of healthy chatter", mend)
+
+
+def _slow(book: Rulebook) -> Iterator[Finding]:
+    """Patterns that a scan cannot look for by a rare literal: they cost time on every byte, or on every record that holds a common one."""
+    text = b"".join(t for name, t in corpora(book).items() if name != NEAR)
+    found = gates(book)
+    for n, (pattern, kind, index) in enumerate(plan(book).finders):
+        if kind == "anchor":
+            continue
+        r = book.rules[index]
+        if n not in found:
+            mend = "let every match hold a run of plain characters, in each alternative; spell out classes and caseless letters"
+            what = (
+                f"no literal of {SHORTEST} bytes in every match, so it is run over all bytes: {pattern[:PATTERN_CHARS]}"
+            )
+            yield _finding("literal", False, r, what, mend)
+            continue
+        each = {literal: text.count(literal) / (len(text) / 1e6) for literal in found[n]}
+        common, rate = max(each.items(), key=lambda x: (x[1], x[0]))
+        if rate >= COMMON_PER_MB and kind != "banner":
+            what = f"'{common.decode('latin-1')}' is the rarest literal of {pattern[:PATTERN_CHARS]}: {rate:,.0f} per MB of healthy chatter"
+            mend = "let every match hold a run of plain characters that healthy logs do not print"
+            yield _finding("literal", False, r, what, mend)
 
 
 def costs(

@@ -21,13 +21,13 @@ import numpy.typing as npt
 
 from defib.engine import finder
 from defib.engine.blocks import I64, Batch
-from defib.engine.chatter import CHATTER
+from defib.engine.chatter import CHATTER, STARTUP
 from defib.engine.finder import MULTILINE, ONCE, Finder
 from defib.engine.literals import Gates
 from defib.engine.rulebook import Databases, Rulebook
 
 CHATTER_WEIGHT = 200  # against single lines of single frameworks
-FORMAT = 6  # of the compiled databases; part of the cache key
+FORMAT = 7  # of the compiled databases; part of the cache key
 
 _IN_CLASS = {
     "s": r" \t\r\f\x0b",
@@ -95,17 +95,20 @@ def plan(book: Rulebook) -> Plan:
     return Plan(tuple(finders), tuple(vetoes), tuple(anchors))
 
 
-def compile_databases(book: Rulebook) -> Databases:
-    """Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, Hyperscan version and CPU."""
+def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
+    """Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, Hyperscan version and CPU.
+
+    by_literals: False runs every expression over all bytes, which finds the same (for measuring).
+    """
     p = plan(book)
-    of, flags = gates(book), {"rule": MULTILINE, "banner": ONCE}
+    of, flags = gates(book) if by_literals else {}, {"rule": MULTILINE, "banner": ONCE}
     entries = [(n, confine(e).encode(), flags[kind]) for n, (e, kind, _) in enumerate(p.finders) if kind in flags]
     banners = {n for n, (_, kind, _) in enumerate(p.finders) if kind == "banner"}
     always = {literal for n, gate in of.items() if n not in banners for literal in gate}
     once = {(n, literal) for n, gate in of.items() if n in banners for literal in gate}
     return Databases(
         gate=finder.compiled(
-            [(finder.ALL, finder.literal(text), 0) for text in sorted(always)]
+            [(finder.ALL + i, finder.literal(text), 0) for i, text in enumerate(sorted(always))]
             + [(n, finder.literal(text), hs.HS_FLAG_SINGLEMATCH) for n, text in sorted(once)]
         ),
         gated=finder.compiled([e for e in entries if e[0] in of]),
@@ -131,6 +134,7 @@ def healthy(book: Rulebook) -> Iterator[tuple[bytes, int]]:
     """Text as jobs without a fault print it, with its weight: common chatter, progress lines, benign lines, near-misses."""
     for forms in CHATTER.values():
         yield from ((form.format(**dict.fromkeys("abcdefg", 7)).encode(), CHATTER_WEIGHT) for form in forms)
+    yield from ((line.encode(), CHATTER_WEIGHT) for line in STARTUP)
     for f in book.formats:
         yield from ((e.line.encode(), 1) for e in (*f.hits, *f.misses))
     for r in book.rules:
