@@ -19,7 +19,7 @@ from typing import Any
 
 SHORTEST = 4  # bytes; shorter ones are in every log
 LONGEST = 8  # bytes; Hyperscan's literal matcher compares no more in one step
-MOST = 48  # strings of one set
+MOST = 160  # strings of one set
 KEPT = 16  # characters kept of a beginning or an end that something unknown follows or precedes
 EACH = 4  # what looking for one more literal costs, in occurrences
 CHANCE = 2  # occurrences in the sample that say nothing
