@@ -116,12 +116,13 @@ class Live:
         if schedule.waiting(state):
             w.restart_clocks(at_us - w.looked_us)  # it was not meant to move
         w.looked_us = at_us
+        again = w.restarted(state)
+        for n in members if again else ():
+            streams[n].fold.cut()  # what follows in its logs is the new attempt's
         place, traces = current([_member(streams[n]) for n in members])
-        if w.follow(state, place):
+        if w.follow(place, again=again):
             w.begin(at_us, w.rhythm.habits().with_(self._elder(w.job, {w.job: members}, streams)))
-        if w.stale:
-            traces = []
-        elif w.job in self._dirty:
+        if w.job in self._dirty:
             w.note(traces, at_us)
         was = w.health
         known = any(streams[n].fold.frameworks for n in members)

@@ -181,6 +181,13 @@ class StreamFold:
         """How far the stream has been read, while it is live."""
         self.now.end_offset, self.now.end_line = max(self.now.end_offset, offset), max(self.now.end_line, line)
 
+    def cut(self) -> None:
+        """The scheduler has started the job again: whatever comes from here on is another attempt's."""
+        t = self.now
+        if t.spoke and not self._full():
+            self._open(t.end_offset, t.end_line + 1)
+            self.now.end_offset, self.now.end_line = t.end_offset, t.end_line
+
     def finish(self, end_offset: int, end_line: int) -> None:
         self.now.end_offset, self.now.end_line = end_offset, end_line
 

@@ -97,7 +97,6 @@ class JobWatch:
         0,
     )  # (number in paths, generation of the log, attempts in it) of the logs' last attempt
     restarts: int | None = None  # the scheduler's count
-    stale: bool = False  # the scheduler has restarted it and its logs do not show that yet
 
     def __post_init__(self) -> None:
         self.rhythm = Rhythm(self.policy.hang, self.elder)
@@ -112,20 +111,19 @@ class JobWatch:
         if self.rhythm.last is not None:
             self.rhythm.last.us += by_us
 
-    def follow(self, state: JobState | None, place: tuple[int, int, int]) -> bool:
-        """Take over what scheduler and logs say of the attempt; True if another one has begun."""
+    def restarted(self, state: JobState | None) -> bool:
+        """Take over what the scheduler says; True if it has started the job again."""
         self.state = state
-        further, self.place = place > self.place, max(place, self.place)
         count = state.restart_count if state is not None else None
         again = count is not None and self.restarts is not None and count > self.restarts
         self.restarts = count if count is not None else self.restarts
-        if again:
-            self.stale = not further
-            return True
-        if further and self.stale:
-            self.stale = False  # the logs show now what the scheduler had said
-            return False
-        return further and self.forward >= 0
+        return again
+
+    def follow(self, place: tuple[int, int, int], *, again: bool) -> bool:
+        """Take over where the logs stand; True if another attempt has begun. What the logs show of an attempt that has neither moved nor failed
+        yet is that attempt: the scheduler may have told of it first."""
+        further, self.place = place > self.place, max(place, self.place)
+        return again or (further and (self.moved_us is not None or self.trouble_us is not None))
 
     def begin(self, now_us: int, elder: Habits) -> None:
         """Another attempt: nothing of the one before it may speak for it."""
@@ -302,7 +300,8 @@ class JobWatch:
                 return self._moving(traces, min(until, quiet))
         if now_us < until:
             return self._moving(traces, until)
-        if self.moved_us is None and grew_us and not any(t.lived for t in traces):
+        silent = now_us - grew_us > self.policy.hang.after_error_s * 1e6
+        if self.moved_us is None and grew_us and not (silent and (known or any(t.spoke for t in traces))):
             return Found(
                 "blind", f"its log grows, but no line of it is known as progress for {(now_us - since) / 1e6:.0f} s"
             )
