@@ -150,11 +150,12 @@ def evidence_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, 
 def node_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]]:
     """Rows of `nodes`: the suspect's node, and every other node the story names with the first line that does.
 
-    Where nothing is known of a suspect, whoever printed a cause that may stand alone is taken for one, as `printer`.
+    Without a suspect nobody is accused: whoever printed the cause may be one of many who did. (Histories of schema 1 took the printer;
+    such rows have no source and count as `printer`.)
     """
     if not unwell(a):
         return []
-    who, sure = a.suspect, a.cause.confidence if a.cause is not None else "unknown"
+    who = a.suspect
     out: dict[str, dict[str, Any]] = {}
     if who is not None and who.node is not None:
         shown = next(iter(who.evidence), a.cause.signal if a.cause is not None else None)
@@ -166,9 +167,6 @@ def node_rows(a: AttemptVerdict, keys: Mapping[int, str]) -> list[dict[str, Any]
         s = e.signal
         if s.node is not None and s.node not in out:
             out[s.node] = _named(a, s, keys)
-            if who is None and e.why == "cause" and s.role in ("root", "candidate"):
-                gpu = s.fields.get("gpu") or s.fields.get("pci")
-                out[s.node] |= {"role": "suspect", "confidence": sure, "gpu": gpu, "source": "printer"}
     return list(out.values())
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
-import tempfile
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import orjson
 
+from defib import __version__
 from defib.adapters.show import printable
-from defib.engine.rulebook import Rulebook
-from defib.engine.words import Problem, RuleError
+from defib.engine.errors import Problem, RuleError
+from defib.engine.rulebook import Databases, Rulebook
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
 
@@ -28,7 +28,7 @@ class LoadedRules:
     """A rulebook that may be used: every example in it holds."""
 
     book: Rulebook
-    databases: tuple[bytes, bytes]
+    databases: Databases
 
 
 def built_in() -> Path:
@@ -100,9 +100,12 @@ def _cache_dir() -> Path:
 
 
 def _key(files: list[tuple[str, str]]) -> str:
+    import hyperscan
+
     from defib.engine import scan
 
-    digest = hashlib.sha256(f"{version('defib')}|{scan.FORMAT}|{version('hyperscan')}|{_cpu()}".encode())
+    library = hyperscan.__version__  # type: ignore[attr-defined]  # there, but not in the stub
+    digest = hashlib.sha256(f"{__version__}|{scan.FORMAT}|{library}|{_cpu()}".encode())
     for path, text in sorted(files):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
     return digest.hexdigest()
@@ -130,21 +133,19 @@ def _read(slot: Path) -> LoadedRules | None:
         sizes = orjson.loads(body[:sizes_end])
         rest = body[sizes_end + 1 :]
         book = Rulebook.from_json(rest[: sizes[0]])
-        return LoadedRules(book, (rest[sizes[0] : sizes[0] + sizes[1]], rest[sizes[0] + sizes[1] :]))
+        ends = list(itertools.accumulate(sizes))
+        return LoadedRules(book, Databases(*(rest[a:b] for a, b in itertools.pairwise(ends))))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _write(slot: Path, loaded: LoadedRules) -> None:
+    import tempfile
+
     slot.parent.mkdir(parents=True, exist_ok=True)
     book = loaded.book.to_json()
-    body = (
-        orjson.dumps([len(book), *map(len, loaded.databases)])
-        + b"\n"
-        + book
-        + loaded.databases[0]
-        + loaded.databases[1]
-    )
+    sizes = orjson.dumps([len(book), *map(len, loaded.databases)])
+    body = b"".join((sizes, b"\n", book, *loaded.databases))
     handle, name = tempfile.mkstemp(dir=slot.parent)
     try:
         with os.fdopen(handle, "wb") as f:

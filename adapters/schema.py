@@ -76,7 +76,7 @@ TABLES = {
     "nodes": (
         "node VARCHAR, attempt_id VARCHAR, incident_id VARCHAR, \"role\" VARCHAR, class VARCHAR, confidence VARCHAR, rule VARCHAR, "
         "stream_id VARCHAR, line BIGINT, time TIMESTAMP, gpu VARCHAR, source VARCHAR, breadth INTEGER",
-        "Which node an incident names: as suspect (source says how: it printed the cause, or was inferred) or as named in the lines around it.",
+        "Which node an incident names: as suspect (source says how it was found) or as named in the lines around it.",
     ),
     "classes": (
         "class VARCHAR PRIMARY KEY, title VARCHAR, verdict VARCHAR, fault VARCHAR, retry VARCHAR, exclude VARCHAR, budget VARCHAR, why VARCHAR",

@@ -189,7 +189,7 @@ VIEWS = {
     "suspects": (
         "SELECT node, count(*) AS incidents, count(DISTINCT class) AS classes, list(DISTINCT class) AS what, max(time) AS last_time "
         "FROM nodes WHERE \"role\" = 'suspect' GROUP BY node ORDER BY incidents DESC, node",
-        "Nodes by how many incidents name them as where the cause was printed.",
+        "Nodes by how many incidents suspect them.",
     ),
     "time_by_class": (
         "SELECT class, count(*) AS attempts, sum(epoch(last_seen) - epoch(first_seen)) AS seconds_run, "

@@ -4,7 +4,8 @@ In: the shipped rules (and `--rules DIR`), bytes made in memory by `defib.engine
 their ratio (goal 0.8: ten times the rules may cost a fifth of the speed), and the rules whose absence speeds the whole up most; `--json`
 for machines. Rates are medians of interleaved rounds in CPU time, through `Scanner.scan` as replay calls it, vetoes included.
 
-"first 60" searches for nothing else; "beside" keeps the formats, phases and banners that every replay needs. The line "whole replay" times
+"first 60" searches for nothing else; "beside" keeps the formats, phases and banners that every replay needs. "plain" runs every expression
+over all bytes, as a scan without the gate of literals would: all rules, and the first 60. The line "whole replay" times
 reading, scanning, extraction and judging of the same healthy bytes as files (no store), which is what a user waits for.
 
     python bench/rulecost.py [--rules DIR] [--rounds 7] [--bytes 4M] [--leave-out 12] [--json]
@@ -56,12 +57,12 @@ def beside(book: Rulebook, few: Rulebook) -> Rulebook:
     return dataclasses.replace(book, rules=tuple(r for r in book.rules if r.kind != "signature" or r.id in kept))
 
 
-def compiled(book: Rulebook) -> tuple[Scanner, float, tuple[int, int]]:
-    """(scanner, CPU seconds to compile, bytes of both databases)"""
+def compiled(book: Rulebook, *, by_literals: bool = True) -> tuple[Scanner, float, int]:
+    """(scanner, CPU seconds to compile, bytes of the databases)"""
     began = time.process_time()
-    databases = compile_databases(book)
+    databases = compile_databases(book, by_literals=by_literals)
     took = time.process_time() - began
-    return Scanner(book, databases), took, (len(databases[0]), len(databases[1]))
+    return Scanner(book, databases), took, sum(map(len, databases))
 
 
 def rates(scanners: dict[str, Scanner], texts: dict[str, bytes], rounds: int) -> dict[str, dict[str, float]]:
@@ -138,7 +139,9 @@ def measure(book: Rulebook, texts: dict[str, bytes], rounds: int, leave: int) ->
     few = subset(book, FIRST)
     first, first_took, first_sizes = compiled(few)
     parts = {name: compiled(part)[0] for name, part in groups(book).items()}
-    per = rates({"all": every, "first": first, "beside": compiled(beside(book, few))[0], **parts}, texts, rounds)
+    plain = {"plain": compiled(book, by_literals=False)[0], "plain_first": compiled(few, by_literals=False)[0]}
+    near = {"beside": compiled(beside(book, few))[0], **plain}
+    per = rates({"all": every, "first": first, **near, **parts}, texts, rounds)
     whole = replayed({"all": book, "beside": beside(book, few)}, texts, rounds)
     return {
         "rules": len(book.rules), "formats": len(book.formats), "compile_s": took, "bytes": sizes,
@@ -148,6 +151,8 @@ def measure(book: Rulebook, texts: dict[str, bytes], rounds: int, leave: int) ->
         "all_mb_s": total(per["all"], texts), "first_mb_s": total(per["first"], texts),
         "ratio": total(per["all"], texts) / total(per["first"], texts), "goal": GOAL,
         "beside_mb_s": total(per["beside"], texts), "ratio_beside": total(per["all"], texts) / total(per["beside"], texts),
+        **{f"{name}_mb_s": total(per[name], texts) for name in plain},
+        "ratio_plain_first": total(per["all"], texts) / total(per["plain_first"], texts),
         "replay": {**whole, "ratio": whole["all"] / whole["beside"]},
         "groups": {name: total(per[name], texts) / total(per["all"], texts) - 1 for name in parts},
         "leave_one_out": leave_out(book, texts, leave, rounds) if leave else [],
@@ -157,7 +162,7 @@ def measure(book: Rulebook, texts: dict[str, bytes], rounds: int, leave: int) ->
 def report(m: dict[str, Any]) -> None:
     for name, key in (("all", ""), (f"first {FIRST} signatures", "first_")):
         sizes = m[f"{key}bytes"]
-        print(f"{name}: compiled in {m[f'{key}compile_s']:.2f} s to {sizes[0]:,} + {sizes[1]:,} bytes")
+        print(f"{name}: compiled in {m[f'{key}compile_s']:.2f} s to {sizes:,} bytes")
     print(f"all: {m['rules']} rules, {m['formats']} formats\n")
     print(f"{'corpus':<16}{'all MB/s':>10}{f'first {FIRST}':>10}{'ratio':>8}{'beside':>10}{'ratio':>8}")
     for name, row in m["corpora"].items():
@@ -167,6 +172,10 @@ def report(m: dict[str, Any]) -> None:
     print(
         f"{'healthy, all':<16}{m['all_mb_s']:>10,.0f}{m['first_mb_s']:>10,.0f}{m['ratio']:>8.2f}"
         f"{m['beside_mb_s']:>10,.0f}{m['ratio_beside']:>8.2f}  goal {GOAL} of first {FIRST}: {said}"
+    )
+    print(
+        f"{'plain, all':<16}{m['plain_mb_s']:>10,.0f}{m['plain_first_mb_s']:>10,.0f}"
+        f"{m['ratio_plain_first']:>8.2f}  (ratio: all by literals to the first {FIRST} plain)"
     )
     whole = m["replay"]
     print(f"{'whole replay':<16}{whole['all']:>10,.0f}{'':>18}{whole['beside']:>10,.0f}{whole['ratio']:>8.2f}")

@@ -83,7 +83,7 @@ class LineCutter:
             pieces.append(self._carried(terminator=data[first : first + 1]))
             first += 1
         if first < cut:
-            pieces += self._whole(bytes(self._carry) + data[first:cut] if self._carry else data[first:cut])
+            pieces += self._whole(b"".join((self._carry, memoryview(data)[first:cut])))
         self._hold(data[cut:])
         return pieces
 
@@ -129,7 +129,7 @@ class LineCutter:
         self._carry_at = at + len(payload) - added
         if not _may_hold_giant(payload):
             piece = Piece(self.stream, at, self.line, payload)
-            self.line += payload.count(b"\n") - added
+            self.line += _feeds(payload) - added
             return [piece]
         out: list[Piece] = []
         raw = np.frombuffer(payload, np.uint8)
@@ -150,6 +150,13 @@ class LineCutter:
             out.append(Piece(self.stream, at + done, self.line, payload[done:]))
             self.line += payload.count(b"\n", done) - added
         return out
+
+
+def _feeds(payload: bytes) -> int:
+    """Line feeds in a payload: numpy counts a large one more than twice as fast as `bytes.count`."""
+    if len(payload) < SIDE_MAX:
+        return payload.count(b"\n")
+    return int(np.count_nonzero(np.frombuffer(payload, np.uint8) == 10))
 
 
 def _may_hold_giant(payload: bytes) -> bool:

@@ -84,13 +84,14 @@ class Pace:
     advances: int = 0
     repeats: int = 0  # rows that said a step again
     by_rank: dict[int, int] = field(default_factory=dict)  # last step of every rank that names itself
+    shared: bool = False  # several printers go by one number: every node has its own 0
 
     def starts_over(self, step: int, rank: int, *, announced: bool) -> bool:
         """Whether this step begins a new run. announced: an end or a launch was seen since the last progress."""
         last = self.by_rank.get(rank) if rank != NONE else self.last
         if last is None or last == NONE or step >= last:
             return False
-        if announced or rank != NONE:
+        if announced or (rank != NONE and not self.shared):
             return step < last
         if self.repeats or self.advances < SETTLED:
             # Several ranks print this counter, or may: some lag by a line or two; a run that starts over falls further back.
@@ -100,6 +101,7 @@ class Pace:
     def take(self, step: int, rank: int) -> None:
         if self.first == NONE:
             self.first = step
+        self.shared |= rank != NONE and self.by_rank.get(rank) == step
         if step == self.last:
             self.repeats += 1
         else:
@@ -111,7 +113,7 @@ class Pace:
             self.by_rank[rank] = step
 
     def copy(self) -> Pace:
-        return Pace(self.first, self.last, self.interval, self.advances, self.repeats, dict(self.by_rank))
+        return Pace(self.first, self.last, self.interval, self.advances, self.repeats, dict(self.by_rank), self.shared)
 
 
 class Counter:
@@ -135,6 +137,10 @@ class Counter:
         self.step_clock_s = 0.0
         self.windows = Windows()
         self.work = Work(fmt)
+        self._front = (NONE, NONE, -1)  # step, time and place of the first row of the highest step
+        self._rank_stamps: dict[
+            int, tuple[int, int]
+        ] = {}  # step and time of the last stamped row of every rank that names itself
         self.rhythm = Rhythm(detect.hang, elder)
         self.slowdown = Slowdown(detect.slow)
 
@@ -165,8 +171,9 @@ class Counter:
         self.points += len(at)
         self.printed.add(rows.step_time_s[at][moved])
         self._window(rows, at, moved, before)
-        per_step = self._between(steps, rows.time_us[at])
-        self._detect(rows, at, forward, before, per_step, between)
+        self._stamp(steps, rows.time_us[at])
+        self._beats(rows, at[forward], _ahead(steps, before)[forward], between)
+        self._pace(rows, at, between)
         for step, rank in zip(steps.tolist(), rows.rank[at].tolist(), strict=True):
             self.pace.take(step, rank)
         self.setbacks += int(np.count_nonzero(back))
@@ -179,52 +186,59 @@ class Counter:
         self.forward += len(forward)
         return int(at[forward[-1]]) if len(forward) else None
 
-    def _detect(self, rows: ProgressRows, at: I64, forward: I64, before: I64, per_step: F64, between: Between) -> None:
-        """Feed the detectors with the steps forward: the rhythm where lines carry stamps, the pace where seconds per step are known."""
-        if not len(forward):
+    def _beats(self, rows: ProgressRows, at: I64, ahead: I64, between: Between) -> None:
+        """Feed the rhythm with the rows that went forward and carry stamps."""
+        if not len(at):
             return
-        picked = at[forward]
-        steps, origin = rows.step[picked], before[forward]
-        ahead = _ahead(steps, origin)
-        printed = rows.step_time_s[picked]
-        phases = between.phases(self.last_at, rows.offset[picked])
-        stamped = np.flatnonzero(rows.time_us[picked] != NONE)
-        here = picked[stamped]
-        self.rhythm.add(
-            rows.time_us[here], steps[stamped], rows.offset[here], rows.line[here],
-            [phases[i] for i in stamped.tolist()], (printed * ahead)[stamped],
-        )  # fmt: skip
+        phases = between.phases(self.last_at, rows.offset[at])
+        stamped = np.flatnonzero(rows.time_us[at] != NONE)
+        here = at[stamped]
+        explained = (rows.step_time_s[at] * ahead)[stamped]
+        named = [phases[i] for i in stamped.tolist()]
+        self.rhythm.add(rows.time_us[here], rows.step[here], rows.offset[here], rows.line[here], named, explained)
+
+    def _pace(self, rows: ProgressRows, at: I64, between: Between) -> None:
+        """Feed the slowdown detector with the first row of every new step, where seconds per step are known: of several printers those
+        behind say nothing new."""
+        steps = rows.step[at]
+        top = np.maximum.accumulate(np.concatenate(([self._front[0]], steps)))
+        lead = np.flatnonzero(steps > top[:-1])
+        if not len(lead):
+            return
+        picked, ahead = at[lead], _ahead(steps[lead], top[:-1][lead])
+        us = rows.time_us[picked]
+        since = np.concatenate(([self._front[1]], us[:-1]))
         if self.format.prints_time:
-            step_s = printed
-        else:  # where something else went on between the stamps the time was not training alone
-            step_s = np.where([not p for p in phases], per_step[forward], np.nan)
-        work = self.work.of(rows, picked, steps, step_s)
-        known = np.flatnonzero(np.isfinite(step_s) & (step_s > 0) & (ahead > 0) & np.isfinite(work) & (work > 0))
-        told = picked[known]
+            step_s = rows.step_time_s[picked]
+        else:  # between the stamps; where something else went on there the time was not training alone
+            training = [not p for p in between.phases(self._front[2], rows.offset[picked])]
+            known = (us != NONE) & (since != NONE) & (ahead > 0) & np.array(training)
+            step_s = np.where(known, (us - np.where(known, since, us)) / 1e6 / np.maximum(ahead, 1), np.nan)
+        self._front = (int(steps[lead[-1]]), int(us[-1]), int(rows.offset[picked[-1]]))
+        work = self.work.of(rows, picked, steps[lead], step_s)
+        good = np.flatnonzero(np.isfinite(step_s) & (step_s > 0) & (ahead > 0) & np.isfinite(work) & (work > 0))
+        told = picked[good]
         self.slowdown.add(
-            steps[known],
-            ahead[known],
-            step_s[known],
-            work[known],
+            rows.step[told],
+            ahead[good],
+            step_s[good],
+            work[good],
             rows.time_us[told],
             rows.offset[told],
             rows.line[told],
         )
 
-    def _between(self, steps: I64, times: I64) -> F64:
-        """Seconds per step between printed stamps where the counter moves forward, else NaN."""
-        out = np.full(len(steps), np.nan)
-        stamped = np.flatnonzero(times != NONE)
-        if not len(stamped):
-            return out
+    def _stamp(self, steps: I64, times: I64) -> None:
+        """Seconds per step between printed stamps, where the counter moves forward."""
+        stamped = times != NONE
+        if not stamped.any():
+            return
         last = self.stamp or (NONE, NONE)
         s = np.concatenate(([last[0]], steps[stamped]))
         u = np.concatenate(([last[1]], times[stamped]))
         forward = (s[:-1] != NONE) & (s[1:] > s[:-1]) & (u[1:] > u[:-1])
-        out[stamped[forward]] = (u[1:][forward] - u[:-1][forward]) / 1e6 / (s[1:][forward] - s[:-1][forward])
-        self.stamped.add(out[stamped[forward]])
+        self.stamped.add((u[1:][forward] - u[:-1][forward]) / 1e6 / (s[1:][forward] - s[:-1][forward]))
         self.stamp = (int(s[-1]), int(u[-1]))
-        return out
 
     def _window(self, rows: ProgressRows, at: I64, moved: npt.NDArray[np.bool_], before: I64) -> None:
         """Put the advances on the counter's clock: the step clock until the first stamp, which starts the windows anew on event time."""
@@ -236,7 +250,7 @@ class Counter:
             if self.stamp is None:
                 self.windows = Windows()
             told = at[begin:][stamped[begin:]]
-            self.windows.ranks(rows.time_us[told] / 1e6, rows.rank[told], rows.step_time_s[told])
+            self.windows.ranks(rows.time_us[told] / 1e6, rows.rank[told], self._own_pace(rows, told))
             here = moved[begin:] & stamped[begin:]
             picked = at[begin:][here]
             ahead = _ahead(rows.step[picked], before[begin:][here])
@@ -262,6 +276,21 @@ class Counter:
             clock[here], rows.step[picked], rows.step_time_s[picked],
             _ahead(rows.step[picked], before[here]), self._tokens(rows, picked, ahead[here]),
         )  # fmt: skip
+
+    def _own_pace(self, rows: ProgressRows, at: I64) -> F64:
+        """Seconds per step of the rank that prints each stamped row: as printed, else between its own stamps."""
+        if self.format.prints_time:
+            return rows.step_time_s[at]
+        out = np.full(len(at), np.nan)
+        for i in np.flatnonzero(rows.rank[at] >= 0).tolist():
+            row = int(at[i])
+            rank, step, us = int(rows.rank[row]), int(rows.step[row]), int(rows.time_us[row])
+            last = self._rank_stamps.get(rank)
+            if last is not None and step > last[0] and us > last[1]:
+                out[i] = (us - last[1]) / 1e6 / (step - last[0])
+            if last is not None or len(self._rank_stamps) < RANKS_MAX:
+                self._rank_stamps[rank] = (step, us)
+        return out
 
     def _tokens(self, rows: ProgressRows, at: I64, ahead: I64) -> F64:
         """Tokens trained on in the steps of each row, where the throughput of the whole run is printed in tokens; else NaN."""

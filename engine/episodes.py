@@ -212,9 +212,10 @@ def _means(w: Windows, first: int | None, last: int | None) -> dict[int, float]:
 
 def stragglers(v: Voice, policy: SlowPolicy) -> list[Episode]:
     """Ranks that print longer steps than the median of their peers, several windows in a row."""
-    w, c = v.counter.windows, v.counter
-    runs: dict[int, list[int]] = {}
-    out: dict[int, Episode] = {}
+    w, clock = v.counter.windows, v.counter.clock
+    runs: dict[int, int] = {}  # rank -> first window of its run
+    lasting: dict[int, Episode] = {}
+    over: list[Episode] = []
     for i, cell in sorted(w.cells.items()):
         means = cell.rank_means()
         if len(means) < FEW_RANKS:
@@ -222,17 +223,17 @@ def stragglers(v: Voice, policy: SlowPolicy) -> list[Episode]:
         middle = sorted(means.values())[len(means) // 2]
         behind = {r for r, m in means.items() if m >= middle / (1 - policy.depth)}
         if len(behind) > len(means) // 2:
-            continue
-        for r in list(runs):
-            if r not in behind:
-                del runs[r]
+            continue  # where most are slower nobody stands out
+        for r in sorted(set(runs) - behind):
+            del runs[r]
+            if r in lasting:
+                over.append(replace(lasting.pop(r), ended_us=round(i * w.width_s * 1e6), end_step=cell.first_step))
         for r in sorted(behind):
-            runs.setdefault(r, []).append(i)
-            if len(runs[r]) >= STRAGGLE_CELLS and r not in out and len(out) < EPISODES_MAX:
-                onset = round(runs[r][0] * w.width_s * 1e6)
-                out[r] = Episode(
-                    "slow", "steady", c.clock, onset, round((i + 1) * w.width_s * 1e6), None, w.cells[runs[r][0]].first_step or None, None,
-                    StreamNo(v.trace.stream), None, None, None, round(middle, 6), round(means[r], 6), round(1 - middle / means[r], 4), "some", (r,),
-                    f"rank {r} takes {means[r]:.3g} s a step, its peers {middle:.3g} s",
+            first = runs.setdefault(r, i)
+            if i - first + 1 >= STRAGGLE_CELLS and r not in lasting and len(lasting) + len(over) < EPISODES_MAX:
+                lasting[r] = Episode(
+                    "slow", "steady", clock, round(first * w.width_s * 1e6), round((i + 1) * w.width_s * 1e6), None,
+                    w.cells[first].first_step, None, StreamNo(v.trace.stream), None, None, None, round(middle, 6), round(means[r], 6),
+                    round(1 - middle / means[r], 4), "some", (r,), f"rank {r} takes {means[r]:.3g} s a step, its peers {middle:.3g} s",
                 )  # fmt: skip
-    return list(out.values())
+    return [*over, *lasting.values()]

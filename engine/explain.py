@@ -24,7 +24,7 @@ from defib.engine.drive import Drive
 from defib.engine.observe import Observation, Observer
 from defib.engine.ports import Source
 from defib.engine.progress import GENERIC_BELOW, ProgressReader, captures, kept
-from defib.engine.rulebook import Format, Rule, Rulebook
+from defib.engine.rulebook import Databases, Format, Rule, Rulebook
 from defib.engine.rulelint import matches
 from defib.engine.scan import Scanner
 from defib.engine.signals import SignalReader
@@ -101,7 +101,7 @@ class Explained:
 class Lookout(Observer):
     """Observes, and keeps the records of one line on the way."""
 
-    def __init__(self, book: Rulebook, databases: tuple[bytes, bytes], line: int) -> None:
+    def __init__(self, book: Rulebook, databases: Databases, line: int) -> None:
         super().__init__(book, databases)
         self.line = line
         self.first: list[tuple[int, bytes]] = []
@@ -159,7 +159,7 @@ class Listener:
                 self.attempts = e.attempts
 
 
-def explain(book: Rulebook, databases: tuple[bytes, bytes], source: Source, line: int) -> Explained:
+def explain(book: Rulebook, databases: Databases, source: Source, line: int) -> Explained:
     """Replay the source's one log and explain the records of its line. No records: the log has no such line."""
     lookout, state = Lookout(book, databases, line), State(book)
     listener = Listener(state, line)
@@ -185,7 +185,7 @@ def _attempt_of(listener: Listener, offset: int) -> tuple[Trace | None, AttemptV
     return None, None
 
 
-def _records(book: Rulebook, databases: tuple[bytes, bytes], held: Sequence[tuple[int, bytes]]) -> list[RecordSaid]:
+def _records(book: Rulebook, databases: Databases, held: Sequence[tuple[int, bytes]]) -> list[RecordSaid]:
     if not held:
         return []
     batch = Batch()
@@ -217,11 +217,11 @@ def _prefixes(book: Rulebook, text: str) -> tuple[str, ...]:
     return tuple(out)
 
 
-def _rules(book: Rulebook, databases: tuple[bytes, bytes], batch: Batch, count: int) -> list[list[RuleSaid]]:
+def _rules(book: Rulebook, databases: Databases, batch: Batch, count: int) -> list[list[RuleSaid]]:
     """Per record every rule that matches, with what became of it."""
     # The same expressions without vetoes and without giving way: what matches before anything keeps it silent.
     plain = dataclasses.replace(book, rules=tuple(dataclasses.replace(r, generic=False) for r in book.rules))
-    raw = Scanner(plain, (databases[0], b"")).scan(batch)
+    raw = Scanner(plain, databases._replace(vetoes=b"")).scan(batch)
     scanner = Scanner(book, databases)
     real = scanner.scan(batch)
     fired = set(zip(real.record.tolist(), real.rule.tolist(), strict=True))
@@ -263,7 +263,7 @@ def _which(patterns: Sequence[str], line: bytes) -> tuple[str, ...]:
     return tuple(p for i, p in enumerate(patterns) if i in found)
 
 
-def _formats(book: Rulebook, databases: tuple[bytes, bytes], batch: Batch, text: pl.Series) -> list[list[FormatSaid]]:
+def _formats(book: Rulebook, databases: Databases, batch: Batch, text: pl.Series) -> list[list[FormatSaid]]:
     scanner = Scanner(book, databases)
     read = ProgressReader(book, scanner.plan.anchors).read(batch, scanner.scan(batch).anchors)
     # Each record of this batch is a line of its own, so the line tells the record.

@@ -124,7 +124,8 @@ class Live:
         elif w.job in self._dirty:
             w.note(traces, at_us)
         was = w.health
-        found = w.look(traces, book, _errors(members, streams), at_us)
+        known = any(streams[n].fold.frameworks for n in members)
+        found = w.look(traces, book, _errors(members, streams), at_us, known=known)
         if not w.settle(found, at_us):
             return []
         return [(w.job, w.attempt, was, found.health, at_us, found.because, found.episode or w.unwell)]

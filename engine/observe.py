@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from defib.engine.blocks import Batch
 from defib.engine.progress import ProgressReader
-from defib.engine.rulebook import Rulebook
+from defib.engine.rulebook import Databases, Rulebook
 from defib.engine.scan import Scanner
 from defib.engine.signals import SignalReader
 from defib.engine.words import PROGRESS, SIGNALS
@@ -33,7 +33,7 @@ NOTHING = Observation(SIGNALS.empty_table(), PROGRESS.empty_table())
 class Observer:
     """Rules made ready to read batches; one per thread or process."""
 
-    def __init__(self, book: Rulebook, databases: tuple[bytes, bytes]) -> None:
+    def __init__(self, book: Rulebook, databases: Databases) -> None:
         self.book = book
         self.scanner = Scanner(book, databases)
         self._signals = SignalReader(book)

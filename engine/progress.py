@@ -116,7 +116,9 @@ class ProgressReader:
             format=pl.lit(fmt.id), time_us=stamps(text).alias("time_us"),
         )  # fmt: skip
         if out["rank"].null_count():
-            out = out.with_columns(pl.coalesce(pl.col("rank"), self._who.of(text)["rank"]).alias("rank"))
+            # A launcher's local number is better than none: one node's printers are told apart by it, and `Pace` sees where several share one.
+            who = self._who.of(text)
+            out = out.with_columns(pl.coalesce(pl.col("rank"), who["rank"], who["local_rank"]).alias("rank"))
         return out
 
 

@@ -14,13 +14,13 @@ import polars as pl
 
 from defib.engine.blocks import Batch, Piece
 from defib.engine.progress import captures, kept
-from defib.engine.rulebook import Example, Format, Rule, Rulebook, Template
+from defib.engine.rulebook import Databases, Example, Format, Rule, Rulebook, Template
 from defib.engine.scan import Scanner
 from defib.engine.signals import SignalReader
 from defib.engine.words import Problem
 
 
-def prove(book: Rulebook, databases: tuple[bytes, bytes]) -> list[Problem]:
+def prove(book: Rulebook, databases: Databases) -> list[Problem]:
     """Every example that does not hold, in file order; empty for a sound rulebook."""
     out = list(_prove_rules(book, databases))
     for f in book.formats:
@@ -39,7 +39,7 @@ def one_line(line: str) -> bytes:
     return line.replace("\r", " ").replace("\n", " ").encode()
 
 
-def _prove_rules(book: Rulebook, databases: tuple[bytes, bytes]) -> Iterator[Problem]:
+def _prove_rules(book: Rulebook, databases: Databases) -> Iterator[Problem]:
     cases = [(r, e, want) for r in book.rules for want, es in ((True, r.hits), (False, r.misses)) for e in es]
     if not cases:
         return

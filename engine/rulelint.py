@@ -19,10 +19,13 @@ import numpy as np
 import polars as pl
 
 from defib.engine.blocks import Batch, Piece, clean
+from defib.engine.chatter import CHATTER
+from defib.engine.finder import MULTILINE, ONCE
+from defib.engine.literals import SHORTEST
 from defib.engine.progress import captures
 from defib.engine.proof import one_line
-from defib.engine.rulebook import Format, Rule, Rulebook
-from defib.engine.scan import MULTILINE, ONCE, Scanner, confine, plan
+from defib.engine.rulebook import Databases, Format, Rule, Rulebook
+from defib.engine.scan import Scanner, confine, gates, plan
 from defib.engine.survey import LOOKS_BAD
 from defib.engine.words import Problem
 
@@ -33,6 +36,7 @@ STRENGTH = {
 PATTERN_CHARS = 120
 LITERAL_MIN = 6
 CHATTY_PER_MB = 20.0
+COMMON_PER_MB = 100.0
 CORPUS_BYTES = 256 * 1024
 SEED = 20260101
 NEAR = "near-literals"  # the corpus that is made to hurt; all others are what healthy jobs print
@@ -61,13 +65,13 @@ class Cost:
     hits_per_mb: float
 
 
-def lint(book: Rulebook, databases: tuple[bytes, bytes], ours: Container[str] = ()) -> list[Finding]:
+def lint(book: Rulebook, databases: Databases, ours: Container[str] = ()) -> list[Finding]:
     """Every finding that needs no clock, in order of file and line. ours: shown paths of the shipped files, held to more."""
     scanner = Scanner(book, databases)
     alive = [r for r in book.rules if r.status != "retired"]
     out = [
         *_shadowed(book, scanner), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats], ours),
-        *_anchors(book.formats), *_chatty(book, scanner),
+        *_anchors(book.formats), *_chatty(book, scanner), *_slow(book),
     ]  # fmt: skip
     return sorted(out, key=lambda f: (f.problem.path, f.problem.line, f.lint, f.problem.message))
 
@@ -221,6 +225,29 @@ def _chatty(book: Rulebook, scanner: Scanner) -> Iterator[Finding]:
             yield _finding("chatty", False, r, f"{rate:,.0f} hits per MB of healthy chatter", mend)
 
 
+def _slow(book: Rulebook) -> Iterator[Finding]:
+    """Patterns that a scan cannot look for by a rare literal: they cost time on every byte, or on every record that holds a common one."""
+    text = b"".join(t for name, t in corpora(book).items() if name != NEAR)
+    found = gates(book)
+    for n, (pattern, kind, index) in enumerate(plan(book).finders):
+        if kind == "anchor":
+            continue
+        r = book.rules[index]
+        if n not in found:
+            mend = "let every match hold a run of plain characters, in each alternative; spell out classes and caseless letters"
+            what = (
+                f"no literal of {SHORTEST} bytes in every match, so it is run over all bytes: {pattern[:PATTERN_CHARS]}"
+            )
+            yield _finding("literal", False, r, what, mend)
+            continue
+        each = {literal: text.count(literal) / (len(text) / 1e6) for literal in found[n]}
+        common, rate = max(each.items(), key=lambda x: (x[1], x[0]))
+        if rate >= COMMON_PER_MB and kind != "banner":
+            what = f"'{common.decode('latin-1')}' is the rarest literal of {pattern[:PATTERN_CHARS]}: {rate:,.0f} per MB of healthy chatter"
+            mend = "let every match hold a run of plain characters that healthy logs do not print"
+            yield _finding("literal", False, r, what, mend)
+
+
 def costs(
     book: Rulebook, texts: Mapping[str, bytes], clock: Callable[[], float], rounds: int = 3
 ) -> tuple[float, list[Cost]]:
@@ -304,51 +331,6 @@ def escape_hyperscan(text: str) -> str:
     """The text as a pattern that matches just it."""
     escaped = re.sub(r"[\\.^$*+?{}\[\]()|]", lambda m: "\\" + m[0], text)
     return re.sub(r"[\x00-\x1f\x7f]", lambda m: f"\\x{ord(m[0]):02x}", escaped)
-
-
-CHATTER: dict[str, tuple[str, ...]] = {
-    "nccl-info": (
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO Channel {e:02}/0 : {d}[{d}] -> {f}[{f}] via P2P/CUMEM/read\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO Channel {e:02}/0 : {g}[{d}] -> {a}[{f}] [send] via NET/IB/{d}/GDRDMA\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO Trees [0] {d}/-1/-1->{f}->{a} [1] {d}/-1/-1->{f}->{a}\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO NET/IB : Using [0]mlx5_{d}:1/IB [1]mlx5_{f}:1/IB [RO]; OOB bond0:10.0.{a}.{d}<0>\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO Connected all rings, use ring PXN 0 GDR 1\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO threadThresholds 8/8/64 | {g}/8/64 | 512 | 512\n",
-        "node{a:03}:{b}:{c} [{d}] NCCL INFO ncclCommInitRankConfig comm 0x{g:x}{b:x} rank {a} nranks 64 cudaDev {d} nvmlDev {d} "
-        "busId {b:x} commId 0x{c:x}{g:x} - Init COMPLETE\n",
-    ),
-    "megatron": (
-        " [2026-01-02 0{d}:{e:02}:{f:02}] iteration {g:8}/   61035 | consumed samples: {c:12} | elapsed time per iteration (ms): {b}.{d} | "
-        "throughput per GPU (TFLOP/s/GPU): 41{d}.{e} | learning rate: 2.9{c}E-04 | global batch size:  1024 | lm loss: 2.{c}E+00 | loss scale: 1.0 | "
-        "grad norm: 0.{b} | number of skipped iterations:   0 | number of nan iterations:   0 |\n",
-        "[Rank {a}] (after {g} iterations) memory (MB) | allocated: {b}.{c} | max allocated: {c}.{b} | reserved: {c}.0 | max reserved: {c}.0\n",
-        "    forward-backward ...............................: ({b}.{e}, {b}.{f})\n"
-        "    optimizer ......................................: ({e}.{b}, {f}.{b})\n",
-    ),
-    "tqdm": (
-        "\rTraining:  {e:2}%|████▌     | {g}/61035 [{e:02}:{f:02}<1:{e:02}:{f:02},  {d}.{e:02}it/s, loss=2.{c}, lr=0.000{b}]",
-        "\r {e:2}%|█▎        | {g}/61035 [{e:02}:{f:02}<{f:02}:{e:02}, {d}.{e:02}s/it]",
-        "\rEpoch {d}:  {e:2}%|██████▊   | {g}/{c} [0{d}:{e:02}<0{d}:{f:02}, {d}.{e:02}it/s, v_num={a}, train_loss=1.{c}]",
-        "\n",
-    ),
-    "frames": (
-        '  File "/opt/conda/lib/python3.11/site-packages/torch/nn/modules/module.py", line {b}, in _wrapped_call_impl\n'
-        "    return self._call_impl(*args, **kwargs)\n           ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^\n",
-        '[rank{a}]:   File "/workspace/train/step_{d}.py", line {g}, in forward_backward\n'
-        "[rank{a}]:     loss = self.engine(batch, timeout=timeout, on_error=handle_error)\n",
-        '  File "/usr/lib/python3.11/site-packages/torch/distributed/elastic/multiprocessing/errors/__init__.py", line {b}, in wrapper\n'
-        "    return f(*args, **kwargs)\n",
-        "frame #{d}: c10d::ProcessGroupNCCL::WorkNCCL::WorkNCCL(c10::Device&, int) + 0x{c:x} (0x7f{c:x}{b:x} in /opt/conda/lib/libtorch_cuda.so)\n",
-    ),
-    "config": (
-        "  distributed_timeout_minutes ..................... {e}\n  error_injection_rate ............................ 0\n"
-        "  exit_on_missing_checkpoint ...................... False\n",
-        '{{"num_layers": {e}, "hidden_size": {b}, "nccl_timeout": {g}, "abort_on_nan": false, "fail_fast": true, "seed": {c}}}\n',
-        "export NCCL_IB_TIMEOUT={e} NCCL_ASYNC_ERROR_HANDLING=1 TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC={g} PYTHONFAULTHANDLER=1\n",
-        "model.layers.{e}.self_attn.q_proj.weight: torch.Size([{b}, {c}]) dtype=torch.bfloat16 requires_grad=True\n",
-        "    handlers: [error_file, console]; max_failures: {d}; preemption: {{signal: SIGTERM, grace: {g}}}; oom_score_adj: 0\n",
-    ),
-}
 
 
 def corpora(book: Rulebook, size: int = CORPUS_BYTES, seed: int = SEED) -> dict[str, bytes]:

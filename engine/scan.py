@@ -1,8 +1,9 @@
 """Rulebook -> Hyperscan databases; a batch -> which rules hit which records.
 
-Two databases. *finders* holds every signature, phase and banner pattern and every progress anchor; it sees all bytes once. *vetoes*
-holds `unless` patterns and benign rules; it sees only records a finder hit, so lines that merely look alarming cost nothing on
-healthy logs. Banners and anchors report once per scan (SINGLEMATCH): a callback per progress line would cost more than the scan.
+*Finders* are every signature, phase and banner pattern and every progress anchor; they are looked for in all bytes, patterns by way of a
+literal of theirs (`finder`). *Vetoes* are `unless` patterns and benign rules; they see only records a finder hit, so lines that merely
+look alarming cost nothing on healthy logs. Banners and anchors report once per scan (SINGLEMATCH): a callback per progress line would
+cost more than the scan.
 
 Hyperscan reports match ends only, so a match must lie within one record; `confine` rewrites every construct that could
 cross a line feed (`\\s`, `\\W`, `\\D`, negated classes).
@@ -11,19 +12,22 @@ cross a line feed (`\\s`, `\\W`, `\\D`, negated classes).
 from __future__ import annotations
 
 import re
-from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import hyperscan as hs
 import numpy as np
 import numpy.typing as npt
 
+from defib.engine import finder
 from defib.engine.blocks import I64, Batch
-from defib.engine.rulebook import Rulebook
+from defib.engine.chatter import CHATTER, STARTUP
+from defib.engine.finder import MULTILINE, ONCE, Finder
+from defib.engine.literals import Gates
+from defib.engine.rulebook import Databases, Rulebook
 
-FORMAT = 5  # of the compiled databases; part of the cache key
-MULTILINE = hs.HS_FLAG_MULTILINE
-ONCE = hs.HS_FLAG_MULTILINE | hs.HS_FLAG_SINGLEMATCH
+CHATTER_WEIGHT = 200  # against single lines of single frameworks
+FORMAT = 7  # of the compiled databases; part of the cache key
 
 _IN_CLASS = {
     "s": r" \t\r\f\x0b",
@@ -91,23 +95,51 @@ def plan(book: Rulebook) -> Plan:
     return Plan(tuple(finders), tuple(vetoes), tuple(anchors))
 
 
-def compile_databases(book: Rulebook) -> tuple[bytes, bytes]:
-    """Serialized (finders, vetoes). Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, Hyperscan version and CPU."""
+def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
+    """Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, Hyperscan version and CPU.
+
+    by_literals: False runs every expression over all bytes, which finds the same (for measuring).
+    """
     p = plan(book)
-    return _compile(p.finders), _compile(p.vetoes)
-
-
-def _compile(entries: tuple[tuple[str, str, int], ...]) -> bytes:
-    if not entries:
-        return b""
-    db = hs.Database(mode=hs.HS_MODE_BLOCK)
-    db.compile(
-        expressions=[confine(e).encode() for e, _, _ in entries],
-        ids=list(range(len(entries))),
-        elements=len(entries),
-        flags=[MULTILINE if kind not in ("banner", "anchor") else ONCE for _, kind, _ in entries],
+    of, flags = gates(book) if by_literals else {}, {"rule": MULTILINE, "banner": ONCE}
+    entries = [(n, confine(e).encode(), flags[kind]) for n, (e, kind, _) in enumerate(p.finders) if kind in flags]
+    banners = {n for n, (_, kind, _) in enumerate(p.finders) if kind == "banner"}
+    always = {literal for n, gate in of.items() if n not in banners for literal in gate}
+    once = {(n, literal) for n, gate in of.items() if n in banners for literal in gate}
+    return Databases(
+        gate=finder.compiled(
+            [(finder.ALL + i, finder.literal(text), 0) for i, text in enumerate(sorted(always))]
+            + [(n, finder.literal(text), hs.HS_FLAG_SINGLEMATCH) for n, text in sorted(once)]
+        ),
+        gated=finder.compiled([e for e in entries if e[0] in of]),
+        banners=finder.compiled([e for e in entries if e[0] in of and e[0] in banners]),
+        bare=finder.compiled([e for e in entries if e[0] not in of]),
+        anchors=finder.compiled(finder.literals((a.encode() for a in p.anchors), ONCE)),
+        vetoes=finder.compiled([(n, confine(e).encode(), MULTILINE) for n, (e, _, _) in enumerate(p.vetoes)]),
     )
-    return bytes(hs.dumpb(db))
+
+
+def gates(book: Rulebook) -> dict[int, frozenset[bytes]]:
+    """Finder -> literals one of which every match holds; finders without such literals, or with common ones only, are left out."""
+    known = Gates(healthy(book))
+    out: dict[int, frozenset[bytes]] = {}
+    for n, (expression, kind, _) in enumerate(plan(book).finders):
+        gate = None if kind == "anchor" else known.of(confine(expression))
+        if gate is not None:
+            out[n] = gate
+    return out
+
+
+def healthy(book: Rulebook) -> Iterator[tuple[bytes, int]]:
+    """Text as jobs without a fault print it, with its weight: common chatter, progress lines, benign lines, near-misses."""
+    for forms in CHATTER.values():
+        yield from ((form.format(**dict.fromkeys("abcdefg", 7)).encode(), CHATTER_WEIGHT) for form in forms)
+    yield from ((line.encode(), CHATTER_WEIGHT) for line in STARTUP)
+    for f in book.formats:
+        yield from ((e.line.encode(), 1) for e in (*f.hits, *f.misses))
+    for r in book.rules:
+        lines = (*r.hits, *r.misses) if r.role == "benign" else r.misses
+        yield from ((e.line.encode(), 1) for e in lines)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,13 +155,12 @@ class Hits:
 class Scanner:
     """Holds the loaded databases and their scratch space; one per thread or process."""
 
-    def __init__(self, book: Rulebook, databases: tuple[bytes, bytes]) -> None:
+    def __init__(self, book: Rulebook, databases: Databases) -> None:
         self.book = book
         self.plan = plan(book)
-        self._finders = _load(databases[0])
-        self._vetoes = _load(databases[1])
-        kinds = {"rule": 0, "banner": 1, "anchor": 2}
-        self._kind = np.array([kinds[k] for _, k, _ in self.plan.finders], np.int64)
+        self._finder = Finder(databases, tuple(a.encode() for a in self.plan.anchors))
+        self._vetoes = finder.load(databases.vetoes)
+        self._banner = np.array([k == "banner" for _, k, _ in self.plan.finders], bool)
         self._code = np.array([i for _, _, i in self.plan.finders], np.int64)
         self._generic = np.array([r.generic for r in book.rules], bool)
         self._signature = np.array([r.kind == "signature" and r.role != "wrapper" for r in book.rules], bool)
@@ -138,18 +169,16 @@ class Scanner:
 
     def scan(self, batch: Batch) -> Hits:
         """One pass over the batch, vetoes applied."""
-        ids, ends = _scan(self._finders, batch.buffer)
-        kind, code = self._kind[ids], self._code[ids]
-        signature = kind == 0
+        ids, ends = self._finder.matches(batch.buffer)
+        code, signature = self._code[ids], ~self._banner[ids]
         rule, record = code[signature], np.empty(0, np.int64)
         if len(rule):
             record = np.searchsorted(batch.ends, ends[signature] - 1)
             pairs = np.unique(self._pair(record, rule))
             record, rule = pairs // (len(self.book.rules) + 1), pairs % (len(self.book.rules) + 1)
             rule, record = self._give_way(*self._spare(batch, rule, record))
-        anchors = frozenset(int(i) for i in np.unique(code[kind == 2]))
-        banners = frozenset(int(i) for i in np.unique(code[kind == 1]))
-        return Hits(rule, record, anchors, banners)
+        banners = frozenset(np.unique(code[~signature]).tolist()) if len(code) else frozenset()
+        return Hits(rule, record, self._finder.anchors(batch.buffer), banners)
 
     def _spare(self, batch: Batch, rule: I64, record: I64) -> tuple[I64, I64]:
         """Drop hits that an `unless` of their rule or a benign rule speaks against."""
@@ -176,7 +205,7 @@ class Scanner:
             empty = np.empty(0, np.int64)
             return empty, empty, np.empty(0, bool)
         texts = [batch.text(r) for r in records]
-        ids, ends = _scan(self._vetoes, b"\n".join(texts) + b"\n")
+        ids, ends = finder.scan(self._vetoes, b"\n".join(texts) + b"\n")
         stops = np.cumsum([len(t) + 1 for t in texts]) - 1
         hit = records[np.searchsorted(stops, ends - 1)] if len(ids) else np.empty(0, np.int64)
         rule, benign = self._veto_code[ids], self._veto_benign[ids]
@@ -185,31 +214,5 @@ class Scanner:
 
     def banners_in(self, text: bytes) -> frozenset[int]:
         """Rule indices of the banners in one stream's part of a batch."""
-        ids, _ = _scan(self._finders, text)
-        return frozenset(int(i) for i in np.unique(self._code[ids][self._kind[ids] == 1]))
-
-
-def _load(serialized: bytes) -> hs.Database | None:
-    if not serialized:
-        return None
-    db = hs.loadb(serialized, hs.HS_MODE_BLOCK)
-    db.scratch = hs.Scratch(db)
-    return db
-
-
-def _scan(db: hs.Database | None, text: bytes) -> tuple[I64, I64]:
-    """(expression ids, match ends). Buffers of 4 GiB and more are refused: the binding would cut them silently."""
-    if db is None or not text:
-        return np.empty(0, np.int64), np.empty(0, np.int64)
-    assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
-    ids, ends = array("q"), array("q")
-    add_id, add_end = ids.append, ends.append
-
-    def found(code: int, _start: int, end: int, _flags: int, _context: object) -> None:
-        add_id(code)
-        add_end(end)
-
-    db.scan(text, match_event_handler=found)
-    return np.frombuffer(ids, np.int64) if ids else np.empty(0, np.int64), np.frombuffer(
-        ends, np.int64
-    ) if ends else np.empty(0, np.int64)
+        ids, _ = self._finder.matches(text)
+        return frozenset(np.unique(self._code[ids][self._banner[ids]]).tolist())

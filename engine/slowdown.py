@@ -212,7 +212,9 @@ class Slowdown:
             self._former = None
             self._up.reset()
             return
-        pace = self._up.seconds / max(1, self._up.steps)
+        self._up.begin_at(self._base)
+        typical = self._up.typical() - self._base
+        pace = self._up.pace()
         slow = Slow(self._up.begin, b.end, None, pace * math.exp(-typical), pace, -math.expm1(-typical))
         self.now = slow
         if len(self.found) < EPISODES_MAX:
@@ -229,9 +231,10 @@ class Slowdown:
         if not self._down.bins and self._up.bins <= EXCURSION_MAX:
             typical = self._up.typical() - self._base
             self.now.depth = -math.expm1(-typical)
-            self.now.pace_s = self._up.seconds / max(1, self._up.steps)
+            self.now.pace_s = self._up.pace()
             self.now.baseline_s = self.now.pace_s * math.exp(-typical)
         if self._down.value > self._limit:
+            self._down.begin_at(self._up.typical())
             self.now.passed = self._down.begin
             self.now = None
             self._up.reset()
@@ -266,9 +269,9 @@ def _deviation(a: F64) -> float:
 
 
 class Sum:
-    """One side of the cumulative sum: its value and what it has seen since it left zero."""
+    """One side of the cumulative sum: its value and what it has seen since it left zero (in detail of its first bins only)."""
 
-    __slots__ = ("above", "begin", "bins", "levels", "seconds", "steps", "value")
+    __slots__ = ("above", "begin", "bins", "levels", "seen", "steps", "value")
 
     def __init__(self) -> None:
         self.reset()
@@ -277,8 +280,8 @@ class Sum:
         self.value = 0.0
         self.begin: Mark | None = None
         self.bins = self.steps = self.above = 0
-        self.seconds = 0.0
         self.levels: list[float] = []
+        self.seen: list[tuple[Mark, float, int]] = []  # (where, seconds, steps) of each level
 
     def take(self, by: float, level: float, mark: Mark, b: Bin, above: bool = False) -> None:
         self.value += by
@@ -289,11 +292,25 @@ class Sum:
             self.begin = mark
         self.bins += 1
         self.above += above
-        self.seconds += b.seconds
-        self.steps += b.steps
         if len(self.levels) < EXCURSION_MAX:
             self.levels.append(level)
+            self.seen.append((mark, b.seconds, b.steps))
 
     def typical(self) -> float:
         """The median level since the sum left zero (logarithm of seconds per unit of work)."""
         return float(np.median(self.levels)) if self.levels else 0.0
+
+    def pace(self) -> float:
+        """Seconds per step since then."""
+        return math.fsum(s for _, s, _ in self.seen) / max(1, sum(n for _, _, n in self.seen))
+
+    def begin_at(self, before: float) -> None:
+        """The change set where it is likeliest now that its size is known: the split of the levels with the half way between before and after
+        as reference (Page's sum leaves zero early when small noise precedes a large change)."""
+        after = float(np.median(self.levels[len(self.levels) // 2 :]))
+        middle = (before + after) / 2
+        sign = 1.0 if after > before else -1.0
+        rest = np.cumsum([sign * (x - middle) for x in self.levels[::-1]])[::-1]
+        at = int(np.argmax(rest))
+        self.levels, self.seen = self.levels[at:], self.seen[at:]
+        self.begin = self.seen[0][0]

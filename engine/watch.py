@@ -84,6 +84,8 @@ class JobWatch:
     outlived: dict[int, int] = field(
         default_factory=dict
     )  # how far each stream's lines arrived well before progress did
+    windows: int = 0  # of ranks, at the last question for stragglers
+    straggler: Episode | None = None
     unwell: Episode | None = None
     past: list[tuple[int, Episode]] = field(default_factory=list)  # (attempt, stretch that is over)
     due_us: int = 0  # the next look that could find something new without new lines
@@ -133,6 +135,7 @@ class JobWatch:
         self.seen_us, self.elder = now_us, elder
         self.moved_us = self.step = self.trouble_us = None
         self.forward, self.phase, self.alert = -1, "startup", False
+        self.windows, self.straggler = 0, None
         self.reached.clear()
         self.outlived = {}
         self.rhythm = Rhythm(self.policy.hang, elder)
@@ -188,8 +191,10 @@ class JobWatch:
 
     # ---- the look ----
 
-    def look(self, traces: Sequence[Trace], book: Rulebook, errors: frozenset[int], now_us: int) -> Found:
-        """Health at this moment."""
+    def look(
+        self, traces: Sequence[Trace], book: Rulebook, errors: frozenset[int], now_us: int, *, known: bool = False
+    ) -> Found:
+        """Health at this moment. known: some line of its logs was recognised as a program's own (its framework is known)."""
         if schedule.waiting(self.state):
             assert self.state is not None
             return Found("waiting", f"the scheduler says {'held, ' if self.state.held else ''}{self.state.state}")
@@ -200,7 +205,11 @@ class JobWatch:
             return Found(
                 "dead" if verdict in ("crashed", "stalled") else "ended", f"the scheduler says {self.state.state}"
             )
-        return self._blind(traces, now_us) or self._over(traces, book, errors, now_us) or self._silent(traces, now_us)
+        return (
+            self._blind(traces, now_us)
+            or self._over(traces, book, errors, now_us)
+            or self._silent(traces, now_us, known=known)
+        )
 
     def _blind(self, traces: Sequence[Trace], now_us: int) -> Found | None:
         after = self.policy.blind.after_s * 1e6
@@ -226,6 +235,8 @@ class JobWatch:
         if now_us - quiet_since < wait:
             return None
         judged = causes.judge(traces, book, errors, self.outlived)
+        if judged.verdict == "completed" and self.state is not None:
+            return None  # the scheduler still says that it runs: it has the time of its last phase to end
         health = OVER.get(judged.verdict)
         if health is None:
             return None
@@ -276,7 +287,7 @@ class JobWatch:
             )
         return limit
 
-    def _silent(self, traces: Sequence[Trace], now_us: int) -> Found:
+    def _silent(self, traces: Sequence[Trace], now_us: int, *, known: bool) -> Found:
         grew_us = max((g.at_us or 0 for g in self.growth.values()), default=0)
         limit = self._limit(traces)
         since = self.moved_us if self.moved_us is not None else self.seen_us
@@ -306,7 +317,22 @@ class JobWatch:
             if slow is not None:
                 e = episodes.episode(v, slow)
                 return Found("slow", e.because, e, until)
+        behind = self._behind(traces)
+        if behind is not None:
+            return Found("slow", behind.because, behind, until)
         return Found("healthy", f"step {self.step:,}" if self.step is not None else "moving", limit_us=until)
+
+    def _behind(self, traces: Sequence[Trace]) -> Episode | None:
+        """A rank that lags behind its peers now; asked again only when another window has begun."""
+        speaking = episodes.voices(traces)
+        windows = sum(
+            len(v.counter.windows.cells) for v in speaking if len(v.counter.windows.rank_numbers) >= episodes.FEW_RANKS
+        )
+        if windows != self.windows:
+            self.windows = windows
+            found = [e for v in speaking for e in episodes.stragglers(v, self.policy.slow) if e.ended_us is None]
+            self.straggler = found[0] if found else None
+        return self.straggler
 
     def _hung_episode(self, traces: Sequence[Trace], now_us: int, because: str, limit: Limit | None = None) -> Episode:
         speaking = episodes.voices(traces)

@@ -78,7 +78,7 @@ class Windows:
         self.width_s = WIDTH_S
         self.cells: dict[int, Cell] = {}
         self._last_s: float | None = None
-        self._ranks: set[int] = set()
+        self.rank_numbers: set[int] = set()
 
     def add(self, at_s: F64, steps: I64, step_s: F64, ahead: I64 | None = None, tokens: F64 | None = None) -> None:
         """Points in order: clock, step, seconds per step (NaN where unknown), steps forward, tokens in them (NaN where unknown)."""
@@ -106,10 +106,10 @@ class Windows:
             return
         index = np.floor(at_s[told] / self.width_s).astype(np.int64)
         for i, rank, seconds in zip(index.tolist(), ranks[told].tolist(), step_s[told].tolist(), strict=True):
-            if rank not in self._ranks:
-                if len(self._ranks) >= RANKS_MAX:
+            if rank not in self.rank_numbers:
+                if len(self.rank_numbers) >= RANKS_MAX:
                     continue
-                self._ranks.add(rank)
+                self.rank_numbers.add(rank)
             cell = self.cells.get(i)
             if cell is None:
                 cell = self.cells[i] = Cell(0, 0, 0, 0.0)
@@ -118,7 +118,7 @@ class Windows:
         self._bound()
 
     def _bound(self) -> None:
-        while len(self.cells) > CELLS_MAX or len(self.cells) * len(self._ranks) > RANK_CELLS_MAX:
+        while len(self.cells) > CELLS_MAX or len(self.cells) * len(self.rank_numbers) > RANK_CELLS_MAX:
             self._double()
 
     def _put(self, index: int, cell: Cell) -> None:

@@ -2,8 +2,6 @@
 
 Times are microseconds UTC as `int` (`_us`), durations seconds as `float` (`_s`), offsets bytes, lines 1-based.
 Unknown is None, never an invented value. Nothing here computes more than a property.
-
-Errors form one tree: DefibError > ConfigError(problems), RuleError(problems), SourceError, StoreError.
 """
 
 from __future__ import annotations
@@ -12,6 +10,14 @@ from dataclasses import dataclass, field
 from typing import NewType
 
 import pyarrow as pa
+
+from defib.engine.errors import ConfigError as ConfigError
+from defib.engine.errors import DefibError as DefibError
+from defib.engine.errors import Problem as Problem
+from defib.engine.errors import ProblemsError as ProblemsError
+from defib.engine.errors import RuleError as RuleError
+from defib.engine.errors import SourceError as SourceError
+from defib.engine.errors import StoreError as StoreError
 
 RuleId = NewType("RuleId", str)
 StreamNo = NewType("StreamNo", int)  # index of a stream within one run of the engine
@@ -47,7 +53,8 @@ SIGNALS = pa.schema(
     ]
 )  # fmt: skip
 
-# One row per progress line. step_time_s seconds per step; throughput in throughput_unit; tflops TFLOP/s per GPU.
+# One row per progress line. rank: who printed it, a launcher's local number where nothing better is said. step_time_s seconds per step;
+# throughput in throughput_unit; tflops TFLOP/s per GPU.
 PROGRESS = pa.schema(
     [
         ("stream", pa.uint32()), ("offset", pa.int64()), ("line", pa.int64()), ("format", pa.string()),
@@ -57,51 +64,6 @@ PROGRESS = pa.schema(
         ("grad_norm", pa.float64()), ("epoch", pa.float64()), ("samples", pa.float64()), ("tokens", pa.float64()),
     ]
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """A fault in a person's input: where it is, what is wrong and how to mend it. Prints as `path:line:col: message`."""
-
-    path: str
-    line: int
-    column: int
-    message: str
-    mend: str = ""
-    rule: str = ""
-
-    def __str__(self) -> str:
-        about = f"{self.rule}: " if self.rule else ""
-        mend = f"\n    mend: {self.mend}" if self.mend else ""
-        return f"{self.path}:{self.line}:{self.column}: {about}{self.message}{mend}"
-
-
-class DefibError(Exception):
-    """Root of every error a caller may want to catch."""
-
-
-class ProblemsError(DefibError):
-    """Carries every fault found in one input, not just the first."""
-
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
-        super().__init__("\n".join(str(p) for p in problems))
-
-
-class ConfigError(ProblemsError):
-    """A setting is missing or cannot be."""
-
-
-class RuleError(ProblemsError):
-    """The rulebook does not load."""
-
-
-class SourceError(DefibError):
-    """A log could not be read; the rest goes on."""
-
-
-class StoreError(DefibError):
-    """The history could not be opened or written."""
 
 
 @dataclass(frozen=True, slots=True)

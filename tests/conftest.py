@@ -22,7 +22,7 @@ from defib.engine.blocks import Batch, LineCutter
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
 from defib.engine.ports import Closed, Data, JobClosed, Opened, SourceItem
-from defib.engine.rulebook import Rulebook
+from defib.engine.rulebook import Databases, Rulebook
 from defib.engine.words import AttemptVerdict, Problem, RuleError, Signal, StreamFacts, StreamId
 
 hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, database=None, print_blob=False)
@@ -49,7 +49,7 @@ class Kit:
     """A rulebook with its compiled databases."""
 
     book: Rulebook
-    databases: tuple[bytes, bytes]
+    databases: Databases
 
     def observer(self) -> Observer:
         return Observer(self.book, self.databases)

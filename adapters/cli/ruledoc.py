@@ -20,7 +20,7 @@ from defib.engine.blocks import I64, Batch, LineCutter
 from defib.engine.scan import Hits, Scanner
 
 if TYPE_CHECKING:
-    from defib.engine.rulebook import Format, Rule, Rulebook
+    from defib.engine.rulebook import Databases, Format, Rule, Rulebook
     from defib.engine.survey import Survey
 
 SHOWN = 20
@@ -38,7 +38,7 @@ PLACEHOLDERS = (
 class Noting(Scanner):
     """A scanner that also counts what no SIGNALS row shows: benign rules that muted a record, and banners."""
 
-    def __init__(self, book: Rulebook, databases: tuple[bytes, bytes]) -> None:
+    def __init__(self, book: Rulebook, databases: Databases) -> None:
         super().__init__(book, databases)
         self.counts: dict[str, int] = {}
 

@@ -15,7 +15,7 @@ HOUR = 3600.0
 
 @pytest.fixture
 def fleet(stories: Stories) -> str:
-    """n1 is a bad node: two jobs, ten days apart. n2 is a witness once, n3 likely once. n4 was bad long ago."""
+    """n1 is a bad node: two jobs, ten days apart. n2 was suspected by its peers of what keeps no node out, n3 likely once. n4 was bad long ago."""
     for job, node, day, sure in (
         ("70001", "n1", 40, "certain"),
         ("70002", "n1", 50, "likely"),
@@ -32,7 +32,7 @@ def fleet(stories: Stories) -> str:
                 suspect=suspect(node, how="cause", confidence=sure, gpu=None, evidence=(signal(died(node, at), 0),)),
             ),
         )
-    stories.write("70005", died("n2", 50 * 24 * HOUR, "peer-lost", confidence="unknown"))
+    stories.write("70005", died("n2", 50 * 24 * HOUR, "peer-lost", suspect=suspect("n2", how="peer", gpu=None)))
     return stories.db
 
 

@@ -192,7 +192,7 @@ def test_anchors_are_literals_and_banners_tell_which(rules: Kit) -> None:
 
 def test_a_book_without_vetoes_or_a_batch_without_bytes_scans(rules: Kit) -> None:
     bare = kit({"classes.yaml": CLASSES, "s.yaml": RULES["signatures/s.yaml"].split("- {id: s.disk")[0]})
-    assert bare.databases[1] == b""
+    assert bare.databases.vetoes == bare.databases.anchors == b""
     assert fired(bare, "ERROR") == [{"s.error"}]
     assert len(rules.scanner().scan(batch_of(b"")).rule) == 0
 

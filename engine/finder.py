@@ -1,0 +1,235 @@
+"""Text -> matches of many patterns and literals, running the patterns only where one of their literals stands.
+
+In: compiled databases and the bytes of whole records. Out: (expression, end) of every match, and which anchors occur. Always holds: what
+is found is what running every expression over all bytes would find; windows, the gate and its limits change only the time taken.
+
+Healthy logs hold next to none of the gate's literals, and Hyperscan's literal matcher passes over them several times faster than its
+general engine. A window with many literals (an error storm) is scanned whole: finding its records one by one would cost more.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+import hyperscan as hs
+import numpy as np
+
+from defib.engine.blocks import I64
+from defib.engine.rulebook import Databases
+
+WINDOW = 256 * 1024
+SNIFF = 16 * 1024  # bytes that most often show all the anchors there are
+SPARSE = 2048  # bytes per literal found, on average, above which looking at the records alone is cheaper
+PATIENCE = 8  # windows taken whole at most without a new look, after dense ones
+COMPILE_PER = 1024 * 1024  # bytes that have to be at stake before an anchor database is compiled
+KEPT = 32  # anchor databases
+MULTILINE = hs.HS_FLAG_MULTILINE
+ONCE = hs.HS_FLAG_MULTILINE | hs.HS_FLAG_SINGLEMATCH
+
+ALL = (
+    1 << 30
+)  # code of the gate's literals that are told each time; those of a banner bear its number and are told once
+
+Matches = tuple[I64, I64]  # expression ids, ends
+
+
+def compiled(entries: Sequence[tuple[int, bytes, int]]) -> bytes:
+    """Serialized database of (id, expression, flags)."""
+    if not entries:
+        return b""
+    return bytes(hs.dumpb(_database(entries)))
+
+
+def _database(entries: Sequence[tuple[int, bytes, int]]) -> hs.Database:
+    db = hs.Database(mode=hs.HS_MODE_BLOCK)
+    ids, expressions, flags = zip(*entries, strict=True)
+    db.compile(expressions=list(expressions), ids=list(ids), elements=len(entries), flags=list(flags))
+    return db
+
+
+def literal(text: bytes) -> bytes:
+    """The expression that matches just these bytes."""
+    return b"".join(b"\\x%02x" % c for c in text)
+
+
+def literals(texts: Iterable[bytes], flags: int = 0) -> list[tuple[int, bytes, int]]:
+    """Entries of literals, numbered in their order."""
+    return [(n, literal(t), flags) for n, t in enumerate(texts)]
+
+
+def load(serialized: bytes) -> hs.Database | None:
+    """Ready to scan with; None for no database."""
+    if not serialized:
+        return None
+    db = hs.loadb(serialized, hs.HS_MODE_BLOCK)
+    db.scratch = hs.Scratch(db)
+    return db
+
+
+def scan(db: hs.Database | None, text: bytes | memoryview) -> Matches:
+    """Every match. Buffers of 4 GiB and more are refused: the binding would cut them silently."""
+    if db is None or not text:
+        return _NONE
+    assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
+    ids, ends = array("q"), array("q")
+    add_id, add_end = ids.append, ends.append
+
+    def found(code: int, _start: int, end: int, _flags: int, _context: object) -> None:
+        add_id(code)
+        add_end(end)
+
+    db.scan(text, match_event_handler=found)  # type: ignore[type-var]  # takes any buffer; the stub knows only two
+    return (np.frombuffer(ids, np.int64), np.frombuffer(ends, np.int64)) if ids else _NONE
+
+
+_NONE: Matches = (np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def windows(text: bytes, size: int = WINDOW) -> Iterator[tuple[int, int]]:
+    """(start, stop) of whole records: about `size` bytes, then twice as many, and so on up to WINDOW."""
+    start = 0
+    while start < len(text):
+        stop = text.rfind(b"\n", start, start + size) + 1
+        if not stop:
+            stop = text.find(b"\n", start + size) + 1
+        size = min(2 * size, WINDOW)
+        stop = stop or len(text)
+        yield start, stop
+        start = stop
+
+
+class Looked(NamedTuple):
+    """records: (start, stop) of those that hold a literal of the gate. dense: stretches with so many that all records are to be scanned.
+
+    banners: windows with the banners of which a literal was found.
+    """
+
+    records: list[tuple[int, int]]
+    dense: list[tuple[int, int]]
+    banners: list[tuple[tuple[int, int], frozenset[int]]]
+
+
+class Finder:
+    """Holds the loaded databases and their scratch space; one per thread or process."""
+
+    def __init__(self, databases: Databases, anchors: tuple[bytes, ...]) -> None:
+        self._gate, self._gated, self._banners, self._bare = (load(d) for d in databases[:4])
+        self._literals = literals(anchors, ONCE)
+        self._anchors: OrderedDict[frozenset[int], hs.Database | None] = OrderedDict()
+        self._every = load(databases.anchors)
+
+    def matches(self, text: bytes) -> Matches:
+        """Matches of the gated and the bare expressions; `text` is whole records, each with its line feed.
+
+        Every record an expression matches in is told; of a banner at least one.
+        """
+        looked = self._look(text)
+        view = memoryview(text)
+        parts = [scan(self._bare, text), *(_at(scan(self._gated, view[a:b]), a) for a, b in looked.dense)]
+        if looked.records:
+            parts.append(self._within(view, looked.records))
+        seen = {int(n) for ids, _ in parts for n in ids} if looked.banners else set[int]()
+        for (start, stop), banners in looked.banners:
+            # A banner's literal is told once a window, and its record may be none of the banner's.
+            if not banners <= seen:
+                parts.append(_at(scan(self._banners, view[start:stop]), start))
+                seen.update(parts[-1][0].tolist())
+        parts = [p for p in parts if len(p[0])]
+        if len(parts) < 2:
+            return parts[0] if parts else _NONE
+        return np.concatenate([i for i, _ in parts]), np.concatenate([e for _, e in parts])
+
+    def _within(self, view: memoryview, records: list[tuple[int, int]]) -> Matches:
+        """Matches in these records alone, joined for one scan and placed again."""
+        ids, ends = scan(self._gated, b"".join(view[start:stop] for start, stop in records))
+        starts = np.array([start for start, _ in records], np.int64)
+        joined = np.cumsum([stop - start for start, stop in records])
+        at = np.searchsorted(joined, ends)  # an end never lies past its record's line feed
+        return ids, ends + (starts - np.concatenate(([0], joined[:-1])))[at]
+
+    def _look(self, text: bytes) -> Looked:
+        """Where literals of the gate stand."""
+        looked = Looked([], [], [])
+        blind, run = 0, 1
+        if self._gate is None:
+            return looked
+        for start, stop in windows(text):
+            found = None if blind else self._literals_in(memoryview(text)[start:stop])
+            if found is not None:
+                looked.records.extend(_records(text, start, found))
+                if banners := frozenset(code for _, code in found if code < ALL):
+                    looked.banners.append(((start, stop), banners))
+                run = 1
+                continue
+            if not blind:
+                blind, run = run, min(2 * run, PATIENCE)
+            blind -= 1
+            if looked.dense and looked.dense[-1][1] == start:
+                looked.dense[-1] = (looked.dense[-1][0], stop)
+            else:
+                looked.dense.append((start, stop))
+        return looked
+
+    def _literals_in(self, window: memoryview) -> list[tuple[int, int]] | None:
+        """(end, code) of literals of the gate, in order; None if they are too many."""
+        assert self._gate is not None
+        ends: list[tuple[int, int]] = []
+        most = 8 + len(window) // SPARSE
+
+        def found(code: int, _start: int, end: int, _flags: int, _context: object) -> bool:
+            ends.append((end, code))
+            return len(ends) > most
+
+        try:
+            self._gate.scan(window, match_event_handler=found)  # type: ignore[type-var]  # as in `scan`
+        except hs.ScanTerminated:
+            return None
+        return sorted(ends)
+
+    def anchors(self, text: bytes) -> frozenset[int]:
+        """Numbers of the anchors that occur."""
+        found: set[int] = set()
+        view, spare = memoryview(text), len(text) // COMPILE_PER
+        db = self._every
+        for start, stop in windows(text, SNIFF):
+            ids, _ = scan(db, view[start:stop])
+            if not len(ids):
+                continue
+            found.update(ids.tolist())
+            # A progress line holds its anchors again and again: what has been seen need not be looked for.
+            key = frozenset(found)
+            if key in self._anchors or spare > 0:
+                spare -= key not in self._anchors
+                db = self._without(key)
+        return frozenset(found)
+
+    def _without(self, found: Collection[int]) -> hs.Database | None:
+        key = frozenset(found)
+        if key not in self._anchors:
+            left = [entry for entry in self._literals if entry[0] not in key]
+            self._anchors[key] = load(compiled(left))
+            if len(self._anchors) > KEPT:
+                self._anchors.popitem(last=False)
+        self._anchors.move_to_end(key)
+        return self._anchors[key]
+
+
+def _at(found: Matches, start: int) -> Matches:
+    return found[0], found[1] + start
+
+
+def _records(text: bytes, start: int, found: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """(start, stop) of the records in which a literal ends, each once; ends count from the window's start."""
+    out: list[tuple[int, int]] = []
+    stop = start
+    for end, _ in found:
+        at = start + end
+        if at <= stop:
+            continue
+        first = text.rfind(b"\n", start, at) + 1 or start
+        stop = text.find(b"\n", at) + 1 or len(text)
+        out.append((first, stop))
+    return out
