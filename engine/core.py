@@ -44,10 +44,11 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a batch said, rows of many streams together. grown: (bytes, lines) read so far of every stream with new bytes."""
+    """What a batch said, rows of many streams together. grown: of every stream with new bytes, the bytes read so far, those of
+    whole records, and the lines: a record that has only begun may yet say something else."""
 
     observation: Observation
-    grown: dict[int, tuple[int, int]] = field(default_factory=dict)
+    grown: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,9 @@ def _opened(state: State, event: StreamOpened) -> list[Effect]:
 
 def _observed(state: State, event: Observed) -> list[Effect]:
     seen = event.observation
-    state.live.grew({n: (state.streams[n].facts.job, read) for n, (read, _) in event.grown.items()})
-    for stream, (read, lines) in event.grown.items():
-        state.streams[stream].fold.reached(read, lines)
+    state.live.grew({n: (state.streams[n].facts.job, read) for n, (read, _, _) in event.grown.items()})
+    for stream, (_, whole, lines) in event.grown.items():
+        state.streams[stream].fold.reached(whole, lines)
     for stream, names in seen.frameworks.items():
         state.streams[stream].fold.frameworks |= names
     signals = _signals_by_stream(state.book, seen.signals)

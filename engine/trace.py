@@ -178,7 +178,7 @@ class StreamFold:
         self._progress(progress, at, len(progress))
 
     def reached(self, offset: int, line: int) -> None:
-        """How far the stream has been read, while it is live."""
+        """How far the stream's whole records have been read, while it is live."""
         self.now.end_offset, self.now.end_line = max(self.now.end_offset, offset), max(self.now.end_line, line)
 
     def cut(self) -> None:
