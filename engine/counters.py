@@ -57,6 +57,13 @@ class ProgressRows:
     def __len__(self) -> int:
         return len(self.offset)
 
+    def take(self, at: I64) -> ProgressRows:
+        """These rows only."""
+        return ProgressRows(
+            self.offset[at], self.line[at], self.time_us[at], [self.format[i] for i in at.tolist()], self.step[at], self.total[at],
+            self.rank[at], self.step_time_s[at], self.throughput[at], self.tflops[at], self.bad_loss[at], self.samples[at], self.tokens[at],
+        )  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Between:
