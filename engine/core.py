@@ -223,7 +223,7 @@ def _opened(state: State, event: StreamOpened) -> list[Effect]:
 
 def _observed(state: State, event: Observed) -> list[Effect]:
     seen = event.observation
-    state.live.grew({n: (state.streams[n].facts.job, read) for n, (read, _, _) in event.grown.items()})
+    state.live.grew({n: (state.streams[n].facts.job, read, lines) for n, (read, _, lines) in event.grown.items()})
     for stream, (_, whole, lines) in event.grown.items():
         state.streams[stream].fold.reached(whole, lines)
     for stream, names in seen.frameworks.items():

@@ -181,12 +181,13 @@ class StreamFold:
         """How far the stream's whole records have been read, while it is live."""
         self.now.end_offset, self.now.end_line = max(self.now.end_offset, offset), max(self.now.end_line, line)
 
-    def cut(self) -> None:
-        """The scheduler has started the job again: whatever comes from here on is another attempt's."""
+    def cut(self, offset: int, line: int) -> None:
+        """The scheduler has started the job again: what stands from this place on is another attempt's, unless the log has said so itself."""
         t = self.now
-        if t.spoke and not self._full():
-            self._open(t.end_offset, t.end_line + 1)
-            self.now.end_offset, self.now.end_line = t.end_offset, t.end_line
+        if t.spoke and t.begin_offset < offset and not self._full():
+            reached = t.end_offset, t.end_line
+            self._open(offset, line + 1)
+            self.now.end_offset, self.now.end_line = reached
 
     def finish(self, end_offset: int, end_line: int) -> None:
         self.now.end_offset, self.now.end_line = end_offset, end_line
