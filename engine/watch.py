@@ -87,6 +87,7 @@ class JobWatch:
         default_factory=dict
     )  # how far each stream's lines arrived well before progress did
     extents: dict[int, tuple[int, int]] = field(default_factory=dict)  # (bytes, lines) of each stream at the last look
+    phased: dict[int, int] = field(default_factory=dict)  # how far each stream was when progress last arrived
     windows: int = 0  # of ranks, at the last question for stragglers
     straggler: Episode | None = None
     unwell: Episode | None = None
@@ -138,6 +139,7 @@ class JobWatch:
         self.moved_us = self.step = self.trouble_us = None
         self.phase, self.alert = "startup", False
         self.windows, self.straggler = 0, None
+        self.phased = {}
         self.reached.clear()
         old = [t for t in traces if self.extents.get(t.stream, (0, 0))[0] > t.begin_offset]
         self.forward = sum(t.forward for t in old)
@@ -174,6 +176,7 @@ class JobWatch:
             phases: tuple[str, ...] = () if self.phase in ("steady", "startup", "compile") else (self.phase,)
             self._beat(now_us, phases)
             self.moved_us, self.trouble_us = now_us, None
+            self.phased = {t.stream: t.end_offset for t in traces}
             self.outlived = next(
                 (far for at, far in reversed(self.reached) if at <= now_us - SETTLED_US), self.outlived
             )
@@ -281,7 +284,9 @@ class JobWatch:
         """How long the run may be silent now."""
         limit = self.rhythm.limit(self.phase, self.step)
         for t in traces:
-            for name in t.phases.touched:
+            for name, at in t.phases.touched.items():
+                if at < self.phased.get(t.stream, 0):
+                    continue  # spoken of before progress arrived, in a log that has no steps of its own
                 other = self.rhythm.limit(name, self.step)
                 limit = other if other.seconds > limit.seconds else limit
         buffered = self.buffered_us()
