@@ -18,7 +18,7 @@ from typing import BinaryIO, cast
 import zstandard
 
 from defib.adapters.show import printable, shown
-from defib.engine.identity import Known, facts
+from defib.engine.identity import PACKED, Known, facts
 from defib.engine.ports import Closed, Data, JobClosed, Opened, SourceItem
 from defib.engine.rulebook import Template
 from defib.engine.words import JobKey, StreamFacts, StreamId
@@ -90,8 +90,18 @@ class Archive:
         for path in self.paths:
             for file in self._find(path, seen_files, seen_folders):
                 self.files.append(file)
-        self.files.sort(key=lambda f: f.shown)
+        self.files = self._once(sorted(self.files, key=lambda f: f.shown))
         self._items = self._read_all()
+
+    def _once(self, files: list[LogFile]) -> list[LogFile]:
+        """A log and a packed copy of it are one log: the plain file is read, else the first packed one; the rest are told as not read."""
+        taken: dict[str, LogFile] = {}
+        for f in sorted(files, key=lambda f: (PACKED.search(f.shown) is not None, f.shown)):
+            other = taken.setdefault(PACKED.sub("", f.shown), f)
+            if other is not f:
+                self.unread.append(Unread(f.shown, f"the same log as {other.shown}, which is read"))
+        kept = {id(f) for f in taken.values()}
+        return [f for f in files if id(f) in kept]
 
     @property
     def total_bytes(self) -> int:

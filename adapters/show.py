@@ -63,12 +63,15 @@ def number(value: float) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """`1.40 s`, `83 ms`, `2 m 07 s`."""
+    """`1.40 s`, `83 ms`, `2 m 07 s`, `3 h 05 m`."""
     if seconds is None:
         return "-"
     if seconds < 1:
         return f"{seconds * 1000:.3g} ms"
-    return f"{seconds:.3g} s" if seconds < 120 else f"{int(seconds // 60)} m {int(seconds % 60):02d} s"
+    if seconds < 120:
+        return f"{seconds:.3g} s"
+    whole = round(seconds)
+    return f"{whole // 60} m {whole % 60:02d} s" if whole < 7200 else f"{whole // 3600} h {whole % 3600 // 60:02d} m"
 
 
 def size(n: float) -> str:

@@ -7,6 +7,7 @@ rank or a run that starts over.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,6 +24,7 @@ I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 NONE = int(np.iinfo(np.int64).min)  # "no value" in integer columns
 RANKS_MAX = 4096  # of which the last step is remembered
+FIRST_MAX = 1000  # steps a first line may stand from the start and still tell how far apart lines are
 UNDECIDED = 8  # rows forward by which a log has shown whether it tells how much work a step holds
 SETTLED = 8  # advances after which a counter that never repeated a step is known to have one printer
 
@@ -202,6 +204,10 @@ class Counter:
         here = at[stamped]
         explained = (rows.step_time_s[at] * ahead)[stamped]
         named = [phases[i] for i in stamped.tolist()]
+        step_s, apart, step = float(rows.step_time_s[at[-1]]), int(ahead[-1]), int(rows.step[at[-1]])
+        if math.isfinite(step_s) and step_s > 0:
+            # Until a second line tells, the first one's own number does, unless the run was resumed far from its start.
+            self.rhythm.expected_s = step_s * (apart or (step if 0 < step <= FIRST_MAX else 1))
         self.rhythm.add(rows.time_us[here], rows.step[here], rows.offset[here], rows.line[here], named, explained)
 
     def _pace(self, rows: ProgressRows, at: I64, between: Between) -> None:

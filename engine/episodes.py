@@ -17,7 +17,7 @@ from defib.engine.trace import Trace, main_counter
 from defib.engine.windows import Windows
 from defib.engine.words import Episode, StreamNo
 
-EPISODES_MAX = 64
+EPISODES_MAX = 512
 MOST = 0.8  # of the ranks slow: all of them are
 WORTH = 10  # lines of a bar for each line that also tells the work
 FEW_RANKS = 3  # with fewer nobody stands out

@@ -268,6 +268,9 @@ def _oddities(traces: list[Trace]) -> list[str]:
     back = sum(t.setbacks for t in traces)
     if back:
         out.append(f"a step counter went back {back} time{'s' if back > 1 else ''} without a new launch")
+    more = sum(c.rhythm.missed + c.slowdown.missed for t in traces for c in t.counters.values())
+    if more:
+        out.append(f"{more} more hung or slow stretches were seen than are kept: times told of them are too short")
     if any(t.crowded for t in traces):
         out.append(f"one log may hold {TRACES_MAX:,} attempts: whatever came after its last one began is counted here")
     return out

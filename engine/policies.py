@@ -14,8 +14,8 @@ from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_type_hints
 from annotated_types import Ge, Gt, Le, MinLen
 
 Share = Annotated[float, Ge(0), Le(1)]
-Positive = Annotated[float, Gt(0)]
-Count = Annotated[int, Ge(1)]
+Positive = Annotated[float, Gt(0), Le(1e9)]  # 1e9 seconds are 31 years
+Count = Annotated[int, Ge(1), Le(1_000_000_000)]
 Stance = Literal[
     "at-once", "on-repeat", "if-one-node", "peer-on-repeat"
 ]  # `exclude` of classes.yaml that may keep a node out
@@ -93,6 +93,10 @@ class PhaseLimit(Policy):
     unlearned_s: Positive
     ceiling_s: Positive
 
+    def __post_init__(self) -> None:
+        if self.floor_s > self.ceiling_s:
+            raise ValueError(f"floor_s ({self.floor_s:g}) is above ceiling_s ({self.ceiling_s:g})")
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseLimits(Policy):
@@ -121,11 +125,11 @@ class PhaseLimits(Policy):
 class HangPolicy(Policy):
     """When silence is a hang."""
 
-    factor: Annotated[float, Ge(1)]
+    factor: Annotated[float, Ge(1), Le(100)]
     quantile: Share
     learn_gaps: Count
     learn_pauses: Count
-    pause_factor: Annotated[float, Gt(1)]
+    pause_factor: Annotated[float, Gt(1), Le(1000)]
     after_error_s: Positive
     after_exit_s: Positive
     buffer_bytes: Count
@@ -140,8 +144,8 @@ class SlowPolicy(Policy):
     tolerance: Share
     for_s: Positive
     steps: Count
-    bin_s: Positive
-    learn_bins: Annotated[int, Ge(2)]
+    bin_s: Annotated[float, Ge(0.1), Le(86400)]
+    learn_bins: Annotated[int, Ge(2), Le(1_000_000)]
     learn_bins_max: Count
 
 

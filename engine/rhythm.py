@@ -11,6 +11,7 @@ where the next one is due gets the pauses' limit. A gap that was judged a hang t
 from __future__ import annotations
 
 import bisect
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -24,7 +25,8 @@ F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
 LONGEST_MAX = 64  # gaps remembered with their step, to see a period in them
-SILENCES_MAX = 64
+SILENCES_MAX = 256
+STRANGE = 2  # gaps alike that passed their limits before a third is believed to be the run's way
 AGREE = 0.8  # of the pauses must lie on the period
 PAUSES_MIN = 3
 CLOCK_SLACK_S = 120.0  # longest usual gap with which a clock set by whole hours is recognised
@@ -95,6 +97,11 @@ class Rhythm:
         self._longest: list[tuple[float, int]] = []  # (gap, step before it), ascending
         self._interval = 1  # steps between the last two moments
         self._moments = 0
+        self._strange: list[float] = []  # the last gaps that passed their limits, with no ordinary one between
+        self.missed = 0  # silences beyond SILENCES_MAX
+        self.expected_s: float | None = (
+            None  # until the next line, by the seconds per step and the steps between lines that the run prints
+        )
         self._smallest = policy.phases.least_s()
 
     def add(
@@ -130,6 +137,7 @@ class Rhythm:
     def _ordinary(self, gaps: F64, before: I64, after: I64) -> None:
         if not len(gaps):
             return
+        self._strange = []
         self.gaps.add(gaps)
         steps = int(after[-1] - before[-1])
         self._interval = steps if steps > 0 else self._interval
@@ -153,12 +161,13 @@ class Rhythm:
         for phase in phases:
             other = self.limit(phase, here.step)
             limit = other if other.seconds > limit.seconds else limit
-        if gap > limit.seconds and self._clock_was_set(gap):
-            return
-        if gap > limit.seconds:
+        if gap > limit.seconds and not self._usual_after_all(gap):
             # Where the run's own timers did not see the gap it was a pause they leave out, or a clock that was set.
-            if not explained_s < MEASURED * gap and len(self.silences) < SILENCES_MAX:
+            unseen = explained_s < MEASURED * gap or (math.isnan(explained_s) and self._clock_was_set(gap))
+            if not unseen and len(self.silences) < SILENCES_MAX:
                 self.silences.append(Silence(limit, here.us, to_us, here.step, to_step, here.offset, here.line))
+            elif not unseen:
+                self.missed += 1
             return
         if not phases:
             self.gaps.add(np.array([gap]))
@@ -172,6 +181,15 @@ class Rhythm:
         if usual is None or usual > CLOCK_SLACK_S:
             return False
         return gap % 3600.0 <= 3 * usual + 1.0
+
+    def _usual_after_all(self, gap: float) -> bool:
+        """Gap after gap of about one length with nothing shorter between is how often this run prints, not one hang after another."""
+        self._strange = [g for g in self._strange if gap / 2 <= g <= gap * 2][-STRANGE:]
+        if len(self._strange) < STRANGE:
+            self._strange.append(gap)
+            return False
+        self.gaps.add(np.array(self._strange))
+        return True
 
     def lasted(self, phase: str, seconds: float) -> None:
         """A phase without a counter (start-up, the first step) took so long."""
@@ -191,7 +209,7 @@ class Rhythm:
         rule = self._p.phases.steady
         pauses = self.pauses()
         usual = self._usual(len(pauses.gaps))
-        known = _longer(usual, self.elder.gap_s)
+        known = _longer(_longer(usual, self.elder.gap_s), self.expected_s)
         steady = self._limit(
             "steady", rule.floor_s, rule.unlearned_s, rule.ceiling_s, known, "came between two signs of progress"
         )

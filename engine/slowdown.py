@@ -23,7 +23,7 @@ from defib.engine.policies import SlowPolicy
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 
-EPISODES_MAX = 64
+EPISODES_MAX = 256
 EXCURSION_MAX = 64  # bins that a drift too small to count may last before the sum starts anew; also those whose median tells the depth
 SIGMA_MIN = 0.005
 LIMIT_MIN = 0.15  # of the sum, whatever the noise

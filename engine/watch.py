@@ -175,6 +175,8 @@ class JobWatch:
         else:
             self.trouble_us = None
         self.alert = self.trouble_us is not None or finished(traces)
+        if speaking:
+            self.rhythm.expected_s = speaking[0].counter.rhythm.expected_s
         moving = speaking and self.moved_us is not None
         self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if moving else phase_before(traces)
 

@@ -66,7 +66,8 @@ def read(path: str, text: str) -> Positioned:
         else:
             continue
         out.problems.append(Problem(path, start.line + 1, start.column + 1, said, mend))
-    out.data = _value(node, (), out) if node is not None else None
+    # An alias may stand for what holds it: what was refused is not walked.
+    out.data = _value(node, (), out) if node is not None and not out.problems else None
     return out
 
 
