@@ -81,10 +81,12 @@ class Body:
 
 @dataclass(slots=True)
 class Polled:
-    """What a poll gave. end: everything that is there was read; fresh: bytes handed over; failed: the errno of what went wrong."""
+    """What a poll gave. end: everything that is there was read; more: there is more to read at once; fresh: bytes handed over; failed:
+    the errno of what went wrong."""
 
     items: list[Told] = field(default_factory=list)
     end: bool = False
+    more: bool = False
     fresh: int = 0
     failed: int | None = None
 

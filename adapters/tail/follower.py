@@ -105,13 +105,15 @@ class Follower:
         seen = False
         if now_us >= self._look.at_us and (full or self._must_look()):
             seen = self._look_up(now_us, p)
-        if self._drain(now_us, quantum, p, final) or self.refused:
-            return p
-        if self.current is not None and self.current.handle is not None and now_us >= self._reads.at_us:
-            self._follow(Terms(now_us, quantum, self._patience.nul_us, final), p)
+        waits = self._drain(now_us, quantum, p, final)
+        if self.refused is None and not waits and self.current is not None and self.current.handle is not None:
+            if now_us >= self._reads.at_us:
+                self._follow(Terms(now_us, quantum, self._patience.nul_us, final), p)
             if seen and p.end and p.failed is None and self.refused is None:
                 self.trouble = None
                 p.items.append(Trouble(self.current.state.generation, None))
+        if self.refused is None and p.failed is None and now_us >= self._reads.at_us:
+            p.more = any(b.handle is not None and not b.drained for b in self.bodies)
         return p
 
     def end(self, note: str | None = None) -> list[Told]:
@@ -206,16 +208,22 @@ class Follower:
             assert cur is not None
             changed = self._run(cur, t, p)
             if changed is None:
-                if cur.candidate is not None and cur.state.proof is None and not cur.state.doubt:
-                    cur.ino, cur.born_ns, cur.candidate = cur.candidate.ino, cur.candidate.born_ns, None
+                self._adopt(cur)
                 p.end = cur.drained and self.refused is None and not self._undrained()
                 return
             self._succeed(cur, changed, t.now_us, p)
             if self._undrained():
                 return
 
+    @staticmethod
+    def _adopt(cur: Body) -> None:
+        """Another file in the same place was proven to hold the same bytes."""
+        if cur.candidate is not None and not cur.state.doubt:
+            cur.ino, cur.born_ns, cur.candidate = cur.candidate.ino, cur.candidate.born_ns, None
+
     def _succeed(self, cur: Body, changed: Changed, now_us: int, p: Polled) -> None:
         """The next generation begins in the file that is open; what is left of the one before is sought elsewhere."""
+        self._adopt(cur)
         young = Body(replace(changed.then, generation=self._next()), cur.ino, cur.born_ns, cur.handle)
         young.quiet_since_us, young.size = now_us, cur.size
         cur.handle = None

@@ -218,7 +218,7 @@ def _guarded(s: State, t: Terms, raw: bytes) -> Step:
     if s.doubt:
         if g.length < ENOUGH_BYTES:
             return Step(s, (), Changed(fresh(s)))
-        return _prove(replace(s, doubt=False), t, None, None)
+        return _prove(s, t, None, None)
     if g.end != s.offset:
         return Step(s, (), Size(seen))
     return _data(s, t, raw[g.length :], t.quantum)
@@ -271,7 +271,7 @@ def _decided(s: State, t: Terms, p: Proof) -> Step:
     s = replace(s, proof=None)
     if p.crc != s.guard.before:
         return Step(s, (), Changed(fresh(s)))
-    return _begin(s, t) if p.then is None else Step(s, (), Changed(p.then, p.why))
+    return _begin(replace(s, doubt=False), t) if p.then is None else Step(s, (), Changed(p.then, p.why))
 
 
 def _behind(s: State, t: Terms, read: Read, raw: bytes) -> Step:

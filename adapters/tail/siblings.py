@@ -12,7 +12,7 @@ from defib.adapters.tail.files import Files, Stat
 from defib.adapters.tail.guard import ENOUGH_BYTES, GUARD_BYTES
 
 SIBLINGS_MAX = 64
-ROTATED = re.compile(rb"[.\-_]?(?:\d[\d.\-_:T]*|old|prev|bak|~)")
+ROTATED = re.compile(rb"[.\-]\d[\d.\-_:T]*|\.(?:old|prev|bak)|~")
 
 
 def rotated(name: bytes, base: bytes) -> bool:
