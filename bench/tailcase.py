@@ -15,7 +15,7 @@ import errno
 import random
 from dataclasses import dataclass, field
 
-from defib.adapters.tail.body import REPLACED, Begin, End, Told, Trouble
+from defib.adapters.tail.body import REPLACED, Begin, End, Patience, Told, Trouble
 from defib.adapters.tail.follower import Follower
 from defib.adapters.tail.reading import CUT, FILLED, Bytes, Gap, Hole
 from tailmodel import FOLDER, Epoch, Memory
@@ -52,11 +52,15 @@ class Case:
     away: bool = False
     returned: bool = False
     nul_from: int | None = None
+    nul_end: int = 0
+    nul_at: int = 0
+    attempt: int = 0
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
         self.world.delivered = self.delivered
         self.quantum = self.rng.choice((40, 300, 5000, 65536))
+        self.long_header = self.rng.random() < 0.3
         self.enabled = [a for a in ACTS if self.rng.random() < 0.6] or ["append"]
         self.follower = Follower(self.world, PATH)
         self.faults: list[tuple[str, int]] = []
@@ -87,6 +91,13 @@ class Case:
         self.number += 1
         end = self.rng.choice((b"\n", b"\n", b"\n", b"\r", b"\r\n"))
         return b"%06d %x" % (self.number, self.rng.getrandbits(8 * self.rng.choice((1, 9, 40)))) + end
+
+    def header(self) -> bytes:
+        """What every attempt prints first; a long one differs in its first line only."""
+        if not self.long_header:
+            return HEADER
+        self.attempt += 1
+        return b"attempt %d of this run\n" % self.attempt + HEADER * 12
 
     def lines(self, most: int = 4) -> bytes:
         return b"".join(self.line() for _ in range(self.rng.randint(1, most)))
@@ -130,12 +141,13 @@ class Case:
                     w.create(b"log")
             case "replace":
                 w.create(b"log")
-                self.append(b"log", self.rng.choice((b"", HEADER)))
+                self.append(b"log", self.rng.choice((b"", self.header())))
             case "hole":
                 self.append(b"log", self.lines(), gap=self.rng.choice((1, 50, 5000, 30000)))
             case "nul-tail":
                 self.nul_from = size
                 w.truncate(b"log", size + self.rng.choice((1, 40, 9000)))
+                self.nul_end, self.nul_at = len(w.entries[b"log"].data), self.now
             case "fill":
                 self.fill(size)
             case "vanish" if not self.away:
@@ -155,9 +167,9 @@ class Case:
         w.truncate(b"log", 0)
         match act:
             case "rewrite":
-                self.append(b"log", HEADER[: rng.choice((30, 200, len(HEADER)))])
+                self.append(b"log", self.header()[: rng.choice((30, 200, 5000, 9000))])
             case "regrow":
-                self.append(b"log", HEADER + self.lines(8))
+                self.append(b"log", self.header() + self.lines(8))
                 while len(w.entries[b"log"].data) < size:
                     self.append(b"log", self.lines(30))
             case "same-size" if size:
@@ -170,6 +182,10 @@ class Case:
         if self.nul_from is not None and self.nul_from < size and not data[self.nul_from]:
             rest = data[self.nul_from :]
             run = len(rest) - len(rest.lstrip(b"\0"))
+            epoch = self.world.entries[b"log"].epoch
+            assert epoch is not None
+            waited = size != self.nul_end or run != size - self.nul_from or self.now - self.nul_at >= Patience().nul_us
+            assert waited or self.delivered(epoch) <= self.nul_from, "NULs at the end were not waited for"
             self.world.write(b"log", self.nul_from, (self.lines() * run)[:run])
 
     def append(self, name: bytes, data: bytes, gap: int = 0) -> None:
@@ -294,12 +310,13 @@ class Case:
     def twice(self) -> None:
         if self.returned or any(e.filled for e in self.world.epochs):
             return
+        enough = len(HEADER) * (13 if self.long_header else 1) + 100
         for e in self.world.epochs:
-            if e.cut or len(e.content) < len(HEADER) + 100:
+            if e.cut or len(e.content) < enough:
                 continue
             full = [
                 g for g, data in self.got.items()
-                if len(data.replace(b"\0", b"")) > len(HEADER) + 100 and self.starts[g] == 0 and e.begins_with(bytes(data))
+                if len(data.replace(b"\0", b"")) > enough and self.starts[g] == 0 and e.begins_with(bytes(data))
             ]  # fmt: skip
             assert len(full) < 2, f"epoch {e.number} was read as generations {full}"
 

@@ -334,6 +334,7 @@ class Follower:
         body.role, body.drained, body.quiet_since_us, body.candidate = role, False, now_us, None
         doubt = role == "copy" and body.state.guard.start <= PROOF_MAX
         body.state = replace(body.state, doubt=doubt, proof=None)
+        self._tell(body, p)
         self.elders.append(body)
         if len(self.elders) > ELDERS_MAX:
             self._drop(self.elders[0], p, CROWDED.format(self.elders[0].state.offset), True)

@@ -12,6 +12,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 GUARD_BYTES = 4096
+HEAD_BYTES = 256
 LAST_BYTES = 64  # kept of a guard that is saved or put aside; the rest is in its digest
 ENOUGH_BYTES = 64  # fewer may be equal by chance or be a header
 
@@ -19,13 +20,14 @@ ENOUGH_BYTES = 64  # fewer may be equal by chance or be a header
 @dataclass(frozen=True, slots=True)
 class Guard:
     """The `length` bytes that end at offset `end`. last: all of them, or the last 64 with a digest of all. before: CRC-32 of what is not
-    NUL in [0, end - length)."""
+    NUL in [0, end - length). head: the file's first bytes, for files whose long headers differ in their first lines only."""
 
     end: int = 0
     length: int = 0
     last: bytes = b""
     digest: bytes = b""
     before: int = 0
+    head: bytes = b""
 
     @property
     def start(self) -> int:
@@ -59,6 +61,9 @@ class Guard:
         if not body:
             return self
         at = max(at, self.end)
+        head = self.head
+        if len(head) < HEAD_BYTES:
+            head = (head + bytes(min(at - self.end, HEAD_BYTES)) + body[:HEAD_BYTES])[:HEAD_BYTES]
         joined = self.last + bytes(min(at - self.end, GUARD_BYTES)) + body
         return Guard(
             at + len(body),
@@ -66,6 +71,18 @@ class Guard:
             joined[-GUARD_BYTES:],
             b"",
             checksum(joined[:-GUARD_BYTES], self.before),
+            head,
+        )
+
+    def cut(self, length: int) -> Guard:
+        """The guard of a file whose first start + length bytes are the same."""
+        at = self.start + length
+        return Guard(at, length, self.last[:length], b"", self.before, self.head[:at])
+
+    def begins(self, raw: bytes) -> bool:
+        """raw: what the file begins with now. NULs may have become data since."""
+        return len(raw) == len(self.head) and all(
+            new == old or old == 0 for new, old in zip(raw, self.head, strict=True)
         )
 
     def filled(self, raw: bytes) -> bool:

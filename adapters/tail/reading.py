@@ -90,12 +90,14 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Wanted: up to `length` bytes from `at`. why: guard | data | probe | proof. back: so many of them were read before, as NULs."""
+    """Wanted: up to `length` bytes from `at`. why: guard | head | data | probe | proof. back: so many of them were read before, as NULs.
+    raw: what was read as guard, to be judged after the head."""
 
     at: int
     length: int
     why: str
     back: int = 0
+    raw: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +182,10 @@ def step(s: State, seen: Seen, t: Terms) -> Step:
             return _begin(s, t)
         case Got(Read(why="guard"), raw):
             return _guarded(s, t, raw)
+        case Got(Read(why="head") as read, raw):
+            if not s.guard.begins(raw):
+                return Step(s, (), Changed(fresh(s)))
+            return _trusted(s, t, read.raw) if len(raw) == read.length else Step(s, (), Rest(False))
         case Got(Read(why="proof"), raw):
             return _proven(s, t, raw)
         case Got(Read(why="probe") as read, raw):
@@ -219,8 +225,18 @@ def _guarded(s: State, t: Terms, raw: bytes) -> Step:
         if g.length < ENOUGH_BYTES:
             return Step(s, (), Changed(fresh(s)))
         return _prove(s, t, None, None)
+    if (
+        g.start and len(raw) + s.offset - g.end > g.length
+    ):  # something new, and the guard does not reach back to the beginning
+        return Step(s, (), Read(0, len(g.head), "head", raw=raw))
+    return _trusted(s, t, raw)
+
+
+def _trusted(s: State, t: Terms, raw: bytes) -> Step:
+    """What was read before is still there."""
+    g = s.guard
     if g.end != s.offset:
-        return Step(s, (), Size(seen))
+        return Step(s, (), Size(raw[: g.length]))
     return _data(s, t, raw[g.length :], t.quantum)
 
 
@@ -246,7 +262,7 @@ def _back(s: State, t: Terms, left: int, why: str) -> Step:
         return Step(s, (), Changed(fresh(s)))
     at = g.start + cut
     line = s.line - g.last.count(b"\n", cut, max(cut, s.record_at - g.start))
-    return _prove(s, t, State(s.generation + 1, at, Guard(at, cut, g.last[:cut], b"", g.before), at, line), why)
+    return _prove(s, t, State(s.generation + 1, at, g.cut(cut), at, line), why)
 
 
 def _prove(s: State, t: Terms, then: State | None, why: str | None) -> Step:
