@@ -80,10 +80,8 @@ class Guard:
         return Guard(at, length, self.last[:length], b"", self.before, self.head[:at])
 
     def begins(self, raw: bytes) -> bool:
-        """raw: what the file begins with now. NULs may have become data since."""
-        return len(raw) == len(self.head) and all(
-            new == old or old == 0 for new, old in zip(raw, self.head, strict=True)
-        )
+        """raw: what the file begins with now, maybe less than asked for. NULs may have become data since."""
+        return all(new == old or old == 0 for new, old in zip(raw, self.head, strict=False))
 
     def filled(self, raw: bytes) -> bool:
         """The bytes differ only where NULs were read before: data that arrived late, not another file."""
