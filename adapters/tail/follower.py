@@ -108,7 +108,7 @@ class Follower:
         waits = self._drain(now_us, quantum, p, final)
         if self.refused is None and not waits and self.current is not None and self.current.handle is not None:
             if now_us >= self._reads.at_us:
-                self._follow(Terms(now_us, quantum, self._patience.nul_us, final), p)
+                self._follow(Terms(now_us, quantum, self._patience.nul_us, final, seen), p)
             if seen and p.end and p.failed is None and self.refused is None:
                 self.trouble = None
                 p.items.append(Trouble(self.current.state.generation, None))
