@@ -306,7 +306,7 @@ def _data(s: State, t: Terms, data: bytes, asked: int) -> Step:
     n, text = len(data), len(data.rstrip(b"\0"))
     take = min(n, max(text, s.accept_to - s.offset))
     if text == 0 and n == asked:
-        return Step(s, (), Seek(s.offset, n))
+        return Step(s, (), Seek(s.offset + n, n))
     if take <= 0:
         return _wait(s, t, s.offset + n)
     after, item = _taken(s, data[:take]) if text else _skipped(s, take)
@@ -341,19 +341,20 @@ def _wait(s: State, t: Terms, end: int) -> Step:
 
 
 def _sought(s: State, t: Terms, seen: Sought) -> Step:
-    """A whole quantum of NULs stands at the offset."""
+    """A whole quantum of NULs stands at the offset, up to `seek.at`."""
     if seen.to is None:
+        end = max(seen.size, seen.seek.at)
         if s.offset >= s.accept_to:
-            return _wait(s, t, max(seen.size, s.offset + seen.seek.nuls))
-        after, item = _skipped(s, min(s.accept_to, max(seen.size, s.offset + seen.seek.nuls)) - s.offset)
+            return _wait(s, t, end)
+        after, item = _skipped(s, min(s.accept_to, end) - s.offset)
         return Step(after, (item,), Rest(False))
-    if seen.to > s.offset:
+    if seen.to > seen.seek.at:
         after, item = _skipped(replace(s, accept_to=max(s.accept_to, seen.to)), seen.to - s.offset)
         return Step(after, (item,), Read(after.offset, t.quantum, "data"))
     if s.offset < s.accept_to:
         after, item = _skipped(s, min(seen.seek.nuls, s.accept_to - s.offset))
         return Step(after, (item,), Rest(False))
-    return Step(s, (), Read(max(s.nul_to, s.offset + seen.seek.nuls), t.quantum, "probe"))
+    return Step(s, (), Read(max(s.nul_to, seen.seek.at), t.quantum, "probe"))
 
 
 def _probed(s: State, t: Terms, read: Read, raw: bytes) -> Step:

@@ -176,6 +176,8 @@ class TailSource:
         self._clock.sleep_us(max(self._pace.poll_us, min(wait, self._pace.tick_us)))
 
     def _serve(self, items: list[SourceItem]) -> None:
+        for job in [j for j, at in self._over.items() if self._may_close(j, at)]:
+            self._close_job(job, items)  # before anything else, so that a tick lies between the last look and the end
         if self._now >= self._list_us:
             self._list()
         for path in self._hints():
@@ -191,8 +193,6 @@ class TailSource:
                 break
             left -= self._poll_one(track, items)
         self._shed(self._pace.handles)
-        for job in [j for j, at in self._over.items() if self._may_close(j, at)]:
-            self._close_job(job, items)
 
     def _pop_due(self) -> list[Track]:
         """Tracks whose time has come: live jobs first, then those that waited longest."""
