@@ -86,7 +86,7 @@ class Memory:
         node = self.entries[name]
         epoch = node.epoch
         assert epoch is not None
-        if at < len(node.data) and self.delivered(epoch) > at:
+        if at < len(node.data) and any(e.node is node and self.delivered(e) > at for e in self.epochs):
             epoch.filled = True
         node.data.extend(bytes(max(0, at - len(node.data))))
         node.data[at : at + len(data)] = data
@@ -98,10 +98,11 @@ class Memory:
             if size and node.epoch is not None:
                 node.epoch.cut = True
             del node.data[size:]
-            cut = node.epoch is not None and (size > 0 or node.epoch.cut)
+            before = node.epoch
             self._begin(node)
             assert node.epoch is not None
-            node.epoch.cut = cut
+            assert before is not None
+            node.epoch.cut, node.epoch.filled = before.cut, before.filled and size > 0
             self._note()
         else:
             node.data.extend(bytes(size - len(node.data)))

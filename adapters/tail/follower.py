@@ -310,7 +310,7 @@ class Follower:
                 continue
             if now_us < self._reads.at_us:
                 continue
-            t = Terms(now_us, quantum, self._patience.nul_us, final or e.role == "copy")
+            t = Terms(now_us, quantum, self._patience.nul_us, final or e.role == "copy", True)
             before = p.failed
             changed = self._run(e, t, p)
             if changed is not None:
