@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from defib.adapters.tail.guard import ENOUGH_BYTES, GUARD_BYTES, Guard, checksum
+from defib.adapters.tail.guard import ENOUGH_BYTES, GUARD_BYTES, HEAD_BYTES, Guard, checksum
 
 PARTIAL_BYTES = 4096
 CUT = "the end of the file was cut off; what was written behind it and cut before it was read is not known"
@@ -92,7 +92,7 @@ class Gap:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """Wanted: up to `length` bytes from `at`. why: guard | head | data | probe | proof. back: so many of them were read before, as NULs.
+    """Wanted: up to `length` bytes from `at`. why: guard | head | start | data | probe | proof. back: so many of them were read before, as NULs.
     raw: what was read as guard, to be judged after the head."""
 
     at: int
@@ -188,6 +188,8 @@ def step(s: State, seen: Seen, t: Terms) -> Step:
             if not s.guard.begins(raw):
                 return Step(s, (), Changed(fresh(s)))
             return _trusted(s, t, read.raw) if len(raw) == read.length else Step(s, (), Rest(False))
+        case Got(Read(why="start") as read, raw):
+            return _started(s, t, raw, read.length)
         case Got(Read(why="proof"), raw):
             return _proven(s, t, raw)
         case Got(Read(why="probe") as read, raw):
@@ -246,13 +248,26 @@ def _sized(s: State, t: Terms, size: int, raw: bytes) -> Step:
     if size >= max(s.offset, g.end):
         if len(raw) < g.length:
             return Step(s, (), Rest(False))
-        back = min(GUARD_BYTES, max(0, s.offset - g.end))
-        return Step(s, (), Read(s.offset - back, back + t.quantum, "data", back))
+        if g.length < ENOUGH_BYTES:  # hardly anything but NULs so far: look at the beginning too
+            return Step(s, (), Read(0, min(HEAD_BYTES, s.offset), "start"))
+        return Step(s, (), _ahead(s, t))
     left = min(size, g.end) - g.start
     # Shorter by more than half is a new beginning with the same header, not an old log that lost its last lines.
     if not g.whole or left < ENOUGH_BYTES or raw[:left] != g.last[:left] or 2 * (g.start + left) < g.end:
         return Step(s, (), Changed(fresh(s)))
     return _back(s, t, left, CUT)
+
+
+def _ahead(s: State, t: Terms) -> Read:
+    """New bytes, and with them what was handed over as NULs just before."""
+    back = min(GUARD_BYTES, max(0, s.offset - s.guard.end))
+    return Read(s.offset - back, back + t.quantum, "data", back)
+
+
+def _started(s: State, t: Terms, raw: bytes, asked: int) -> Step:
+    if raw != s.guard.head[: len(raw)].ljust(len(raw), b"\0"):
+        return Step(s, (), Changed(fresh(s)))
+    return Step(s, (), _ahead(s, t) if len(raw) == asked else Rest(False))
 
 
 def _back(s: State, t: Terms, left: int, why: str) -> Step:
