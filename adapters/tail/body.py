@@ -13,6 +13,7 @@ REPLACED = "another file took the place; one that came and went between two look
 UNFOUND = "replaced after byte {} and not found again; what was written behind it is lost"
 CROWDED = "too many older files of this path are still growing; let go after byte {}"
 SHRUNK = "the file was cut by {} bytes that had not been read"
+PASSED = "another file stood at the path for a while and was not read"
 LEFT = "following ended at byte {}, before the end of the file was read"
 
 

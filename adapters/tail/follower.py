@@ -22,6 +22,7 @@ from defib.adapters.tail.body import (
     COPIED,
     CROWDED,
     LEFT,
+    PASSED,
     REPLACED,
     REWRITTEN,
     SHRUNK,
@@ -146,6 +147,8 @@ class Follower:
         cur = self.current
         if cur is not None and cur.candidate is not None and cur.candidate.ino != seen.ino:
             self._close(cur)
+            self._tell(cur, p)
+            p.items.append(Gap(cur.state.generation, cur.state.offset, PASSED))
             cur.candidate, cur.state = None, replace(cur.state, doubt=False, proof=None)
         if cur is None:
             self.current = self._body(State(self._next()), seen, handle, now_us)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
+from tests.conftest import Kit
+from tests.tail.live import Live
 
 from defib.adapters.tail.body import Begin, End, Polled, Told, Trouble
 from defib.adapters.tail.follower import Follower
@@ -80,3 +83,10 @@ class Play:
 @pytest.fixture
 def play() -> Play:
     return Play()
+
+
+@pytest.fixture
+def live(tmp_path: Path, language: Kit) -> Iterator[Live]:
+    made = Live(tmp_path.resolve(), language)
+    yield made
+    made.source.close()
