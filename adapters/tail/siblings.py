@@ -9,7 +9,7 @@ import re
 
 from defib.adapters.tail.body import Body
 from defib.adapters.tail.files import Files, Stat
-from defib.adapters.tail.guard import ENOUGH_BYTES, GUARD_BYTES
+from defib.adapters.tail.guard import GUARD_BYTES
 
 SIBLINGS_MAX = 64
 ROTATED = re.compile(rb"[.\-]\d[\d.\-_:T]*|\.(?:old|prev|bak)|~")
@@ -79,6 +79,6 @@ def _younger(seen: Stat, body: Body) -> bool:
 
 
 def _renamed(seen: Stat, body: Body) -> bool:
-    """An inode number alone, without birth times, may have been given to another file."""
-    sure = None not in (seen.born_ns, body.born_ns) or body.state.guard.length >= ENOUGH_BYTES
+    """An inode number without birth times may have been given to another file, and headers are alike: then 4 KiB must be equal."""
+    sure = None not in (seen.born_ns, body.born_ns) or body.state.guard.length == GUARD_BYTES
     return sure and body.same(seen)
