@@ -313,7 +313,8 @@ class Case:
         self.twice()
 
     def twice(self) -> None:
-        if self.returned or any(e.filled for e in self.world.epochs):
+        late = {"restart", "fill"} <= set(self.acts)  # after a restart late data cannot be told from another file
+        if self.returned or late or any(e.filled for e in self.world.epochs):
             return
         enough = len(HEADER) * (13 if self.long_header else 1) + 100
         for e in self.world.epochs:

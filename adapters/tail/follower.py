@@ -37,6 +37,7 @@ from defib.adapters.tail.body import (
     Trouble,
 )  # fmt: skip
 from defib.adapters.tail.files import Files, Stat
+from defib.adapters.tail.guard import ENOUGH_BYTES
 from defib.adapters.tail.position import Position
 from defib.adapters.tail.reading import Bytes, Changed, Gap, Hole, Item, Seen, State, Terms
 from defib.adapters.tail.siblings import find, open_checked
@@ -167,9 +168,8 @@ class Follower:
         back = next((e for e in self.elders if e.role == "renamed" and e.ino is not None and e.same(seen)), None)
         if cur.handle is None:
             cur.handle = self._search(cur, copy=False)
-        if (
-            cur.handle is None and back is None
-        ):  # files with other numbers may hold the same bytes: restored, or another server
+        # Files with other numbers may hold the same bytes: restored, or another server.
+        if cur.handle is None and back is None and cur.state.guard.length >= ENOUGH_BYTES:
             cur.handle, cur.candidate, cur.state = handle, seen, replace(cur.state, doubt=True, proof=None)
             return
         if back is not None:
