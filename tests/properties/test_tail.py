@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from defib.adapters.tail import follower, guard, reading
+from defib.adapters.tail import follower, reading
 from defib.adapters.tail.guard import Guard
 from tailcase import run
 from tailmodel import OnDisk
@@ -44,7 +44,6 @@ def no_nuls_held(s: reading.State, t: reading.Terms, end: int) -> reading.Step:
 BUGS: dict[str, tuple[Any, str, Any]] = {
     "only the size is compared (P4)": (Guard, "matches", size_only),
     "one byte is compared (P4)": (Guard, "matches", last_byte_only),
-    "a prefix is believed unproven (P13)": (guard, "checksum", lambda raw, before=0: 0),
     "NULs at the end are data (P17)": (reading, "_wait", no_nuls_held),
     "a renamed file is abandoned (P9)": (follower.Follower, "_drain", lambda self, *rest: False),
     "the first bytes are not looked at (P2)": (Guard, "begins", lambda self, raw: True),
@@ -60,8 +59,6 @@ def put_back(monkeypatch: pytest.MonkeyPatch, where: Any, name: str, bug: Any) -
         )
     else:
         monkeypatch.setattr(where, name, bug)
-        if name == "checksum":
-            monkeypatch.setattr(reading, name, bug)
 
 
 @pytest.mark.parametrize("name", BUGS)
