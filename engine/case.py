@@ -11,7 +11,7 @@ from functools import cached_property
 
 from defib.engine.layout import Layout, layout_of
 from defib.engine.rulebook import Rulebook
-from defib.engine.trace import Trace
+from defib.engine.trace import Trace, main_counter
 from defib.engine.voices import BREADTH_US, CLAIMS, RANKS_MAX, Spread, Voices, host
 from defib.engine.words import Signal
 
@@ -106,6 +106,14 @@ class Case:
     def count(self, rule: str) -> int:
         """How often a rule spoke in the attempt, kept or not."""
         return sum(t.counts.get(rule, 0) for t in self.traces)
+
+    @cached_property
+    def through(self) -> bool:
+        """Training made the last step it had planned."""
+        main = main_counter(list(self.traces))
+        if main is None or main.format.kind != "train" or main.format.counts != "step" or main.total is None:
+            return False
+        return main.last_step >= main.total
 
     @cached_property
     def voices(self) -> Voices:

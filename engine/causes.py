@@ -192,6 +192,8 @@ def _fatal(case: Case, s: Signal, done: Signal | None) -> bool:
     if any(x is not s and case.precedes(s, x) is not False for x in case.ends):
         return True
     trace = case.trace_of(s)
+    if s.role == "candidate" and trace.progress is None and case.through:
+        return False  # told in a log without steps, while another one shows that training made its last step
     if len(case.traces) > CHANNELS and trace.progress is None and any(t.progress for t in case.traces):
         # One rank's own log falls silent for many reasons: only an error that stands alone, or the last words on an error channel, count.
         last_words = s.stream in case.errors and trace.end_line - s.line <= LAST_WORDS_LINES

@@ -11,8 +11,8 @@ from itertools import pairwise
 
 import numpy as np
 import orjson
-import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from defib.engine.counters import NONE, ProgressRows
 from defib.engine.incidents import JobStory, assemble
@@ -44,10 +44,11 @@ class StreamOpened:
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What a batch said, rows of many streams together. grown: (bytes, lines) read so far of every stream with new bytes."""
+    """What a batch said, rows of many streams together. grown: of every stream with new bytes, the bytes read so far, those of
+    whole records, and the lines: a record that has only begun may yet say something else."""
 
     observation: Observation
-    grown: dict[int, tuple[int, int]] = field(default_factory=dict)
+    grown: dict[int, tuple[int, int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,9 @@ def _opened(state: State, event: StreamOpened) -> list[Effect]:
 
 def _observed(state: State, event: Observed) -> list[Effect]:
     seen = event.observation
-    state.live.grew({n: (state.streams[n].facts.job, read) for n, (read, _) in event.grown.items()})
-    for stream, (read, lines) in event.grown.items():
-        state.streams[stream].fold.reached(read, lines)
+    state.live.grew({n: (state.streams[n].facts.job, read, lines) for n, (read, _, lines) in event.grown.items()})
+    for stream, (_, whole, lines) in event.grown.items():
+        state.streams[stream].fold.reached(whole, lines)
     for stream, names in seen.frameworks.items():
         state.streams[stream].fold.frameworks |= names
     signals = _signals_by_stream(state.book, seen.signals)
@@ -299,27 +300,29 @@ def _mark(rule: Rule) -> str | None:
 
 
 def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:
+    """PROGRESS rows of every stream, in their order. Plain Arrow and numpy: live batches are small and many."""
     if not table.num_rows:
         return {}
-    frame = pl.DataFrame(pl.from_arrow(table))
-    out: dict[int, ProgressRows] = {}
-    for (stream,), rows in frame.partition_by("stream", as_dict=True, maintain_order=True).items():
-        out[int(stream)] = _rows(rows)
-    return out
+    rows = _rows(table)
+    stream = table.column("stream").to_numpy()
+    if (stream == stream[0]).all():
+        return {int(stream[0]): rows}
+    return {int(n): rows.take(np.flatnonzero(stream == n)) for n in np.unique(stream)}
 
 
-def _rows(rows: pl.DataFrame) -> ProgressRows:
+def _rows(table: pa.Table) -> ProgressRows:
     def whole(name: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return rows[name].cast(pl.Int64).fill_null(NONE).to_numpy()
+        column = table.column(name)
+        filled = pc.fill_null(column.cast(pa.int64()), NONE) if column.null_count else column.cast(pa.int64())
+        return np.asarray(filled.to_numpy())
 
     def real(name: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        return rows[name].fill_null(float("nan")).to_numpy()
+        return np.asarray(table.column(name).to_numpy(), np.float64)  # a null is NaN
 
-    bad = (
-        rows.select(pl.col("loss").is_not_null() & ~pl.col("loss").is_finite()).to_series().fill_null(False).to_numpy()
-    )
+    loss = table.column("loss")
+    bad = ~np.isfinite(real("loss")) & ~np.asarray(loss.is_null().to_numpy(), bool)
     return ProgressRows(
-        whole("offset"), whole("line"), whole("time_us"), rows["format"].to_list(), whole("step"), whole("total"), whole("rank"),
+        whole("offset"), whole("line"), whole("time_us"), table.column("format").to_pylist(), whole("step"), whole("total"), whole("rank"),
         real("step_time_s"), real("throughput"), real("tflops"), bad, real("samples"), real("tokens"),
     )  # fmt: skip
 

@@ -23,7 +23,7 @@ I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 NONE = int(np.iinfo(np.int64).min)  # "no value" in integer columns
 RANKS_MAX = 4096  # of which the last step is remembered
-UNDECIDED = 4  # rows forward by which a log has shown whether it tells how much work a step holds
+UNDECIDED = 8  # rows forward by which a log has shown whether it tells how much work a step holds
 SETTLED = 8  # advances after which a counter that never repeated a step is known to have one printer
 
 
@@ -56,6 +56,13 @@ class ProgressRows:
 
     def __len__(self) -> int:
         return len(self.offset)
+
+    def take(self, at: I64) -> ProgressRows:
+        """These rows only."""
+        return ProgressRows(
+            self.offset[at], self.line[at], self.time_us[at], [self.format[i] for i in at.tolist()], self.step[at], self.total[at],
+            self.rank[at], self.step_time_s[at], self.throughput[at], self.tflops[at], self.bad_loss[at], self.samples[at], self.tokens[at],
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,8 +314,8 @@ def _ahead(steps: I64, before: I64) -> I64:
 class Work:
     """How much work a step holds, so that a longer sequence or a bigger batch is not taken for a slower run.
 
-    From what the log prints, best first: TFLOP/s per GPU, tokens/s, tokens so far, samples/s, samples so far. Which one is settled by the
-    first of the counter's first rows that has any.
+    From what the log prints, best first: TFLOP/s per GPU or its share of the peak, tokens/s, tokens so far, samples/s, samples so far.
+    Which one is settled by the first of the counter's first rows that has any.
     """
 
     def __init__(self, fmt: Format) -> None:
@@ -316,6 +323,11 @@ class Work:
         self._kind: str | None = None
         self._rows = 0
         self._total: tuple[int, float] | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether the log tells."""
+        return self._kind not in (None, "none")
 
     def of(self, rows: ProgressRows, at: I64, steps: I64, step_s: F64) -> F64:
         """Work per step of rows, in units of its own: 1 where the log tells nothing of it, NaN where this row does not and others do."""
@@ -330,7 +342,7 @@ class Work:
         match self._kind:
             case "tflops":
                 return rows.tflops[at] * step_s
-            case "tokens/s" | "samples/s":
+            case "share" | "tokens/s" | "samples/s":
                 return rows.throughput[at] * step_s
             case "tokens":
                 return self._grown(rows.tokens[at], steps)
@@ -343,9 +355,10 @@ class Work:
             found = np.flatnonzero(np.isfinite(values) & (values > 0))
             return int(found[0]) if len(found) else None
 
-        rate = any_of(rows.throughput[at]) if self._rate in ("tokens", "samples") else None
+        rate = any_of(rows.throughput[at]) if self._rate in ("tokens", "samples", "%mfu") else None
         seen = [
-            ("tflops", any_of(rows.tflops[at])), ("tokens/s", rate if self._rate == "tokens" else None),
+            ("tflops", any_of(rows.tflops[at])), ("share", rate if self._rate == "%mfu" else None),
+            ("tokens/s", rate if self._rate == "tokens" else None),
             ("tokens", any_of(rows.tokens[at])), ("samples/s", rate if self._rate == "samples" else None),
             ("samples", any_of(rows.samples[at])),
         ]  # fmt: skip

@@ -122,7 +122,11 @@ class Drive:
 
     def _flush(self) -> None:
         batch, self._batch = self._batch, Batch()
-        grown = {n: (r.read, r.cutter.lines) for n in sorted(self._grown) if (r := self._readers.get(n)) is not None}
+        grown = {
+            n: (r.read, r.cutter.offset, r.cutter.lines)
+            for n in sorted(self._grown)
+            if (r := self._readers.get(n)) is not None
+        }
         self._grown.clear()
         if batch.size or grown:
             self._advance(Observed(self.observer.observe(batch) if batch.size else NOTHING, grown))

@@ -19,6 +19,7 @@ from defib.engine.words import Episode, StreamNo
 
 EPISODES_MAX = 64
 MOST = 0.8  # of the ranks slow: all of them are
+WORTH = 10  # lines of a bar for each line that also tells the work
 FEW_RANKS = 3  # with fewer nobody stands out
 STRAGGLE_CELLS = 2  # windows in a row
 
@@ -42,6 +43,21 @@ def voices(traces: Sequence[Trace]) -> list[Voice]:
         if same:
             out.append(Voice(t, max(same, key=lambda c: (c.advances, c.last_at))))
     return sorted(out, key=lambda v: (v.counter is not main, v.trace.stream))
+
+
+def paced(v: Voice) -> Voice:
+    """The same stream by the counter that knows how much work its steps hold, where the main one does not."""
+    if v.counter.work.known:
+        return v
+    better = [
+        c
+        for c in v.trace.counters.values()
+        if c.work.known
+        and c.format.kind == "train"
+        and c.format.counts == "step"
+        and c.forward * WORTH >= v.counter.forward
+    ]
+    return Voice(v.trace, max(better, key=lambda c: (c.forward, c.last_at))) if better else v
 
 
 def told(
@@ -129,7 +145,7 @@ def phase_of(t: Trace, c: Counter) -> str:
 
 def slowdowns(speaking: Sequence[Voice], ranks: Mapping[int, int | None], policy: SlowPolicy) -> list[Episode]:
     """Slow stretches of all streams, those at the same time as one."""
-    found = [(v, s) for v in speaking for s in v.counter.slowdown.found]
+    found = [(v, s) for v in map(paced, speaking) for s in v.counter.slowdown.found]
     if not found:
         return [e for v in speaking for e in stragglers(v, policy)]
     found.sort(key=lambda f: (f[1].onset.clock_s, f[0].trace.stream))

@@ -40,7 +40,7 @@ class Live:
     _dirty: dict[JobKey, None] = field(default_factory=dict)
     _states: dict[JobKey, JobState] = field(default_factory=dict)
     _names: dict[JobKey, str] = field(default_factory=dict)
-    _reads: dict[int, tuple[JobKey, int]] = field(default_factory=dict)
+    _reads: dict[int, tuple[JobKey, int, int]] = field(default_factory=dict)
     _troubles: dict[int, tuple[JobKey, str | None]] = field(default_factory=dict)
 
     def told(self, job: JobKey, state: JobState, name: str | None) -> None:
@@ -53,7 +53,7 @@ class Live:
     def looked(self, job: JobKey, stream: int, trouble: str | None) -> None:
         self._troubles[stream] = (job, trouble)
 
-    def grew(self, reads: Mapping[int, tuple[JobKey, int]]) -> None:
+    def grew(self, reads: Mapping[int, tuple[JobKey, int, int]]) -> None:
         self._reads.update(reads)
 
     def state_of(self, job: JobKey) -> JobState | None:
@@ -93,9 +93,9 @@ class Live:
 
     def _take_in(self, at_us: int) -> None:
         """Bytes and troubles since the last tick."""
-        for stream, (job, read) in self._reads.items():
+        for stream, (job, read, lines) in self._reads.items():
             self._dirty[job] = None
-            self.watches[job].grew(stream, read, at_us)
+            self.watches[job].grew(stream, read, lines, at_us)
         self._reads.clear()
         for stream, (job, trouble) in self._troubles.items():
             w = self.watches[job]
@@ -116,13 +116,15 @@ class Live:
         if schedule.waiting(state):
             w.restart_clocks(at_us - w.looked_us)  # it was not meant to move
         w.looked_us = at_us
+        again = w.restarted(state)
+        for n in members if again else ():
+            streams[n].fold.cut(*w.extents.get(n, (0, 0)))  # what came since the last look is the new attempt's
         place, traces = current([_member(streams[n]) for n in members])
-        if w.follow(state, place):
-            w.begin(at_us, w.rhythm.habits().with_(self._elder(w.job, {w.job: members}, streams)))
-        if w.stale:
-            traces = []
-        elif w.job in self._dirty:
+        if w.follow(place, again=again):
+            w.begin(at_us, w.rhythm.habits().with_(self._elder(w.job, {w.job: members}, streams)), traces)
+        if w.job in self._dirty:
             w.note(traces, at_us)
+        w.extents = {n: (t.end_offset, t.end_line) for n in members for t in streams[n].fold.traces[-1:]}
         was = w.health
         known = any(streams[n].fold.frameworks for n in members)
         found = w.look(traces, book, _errors(members, streams), at_us, known=known)

@@ -171,7 +171,7 @@ class Rhythm:
         usual = self.gaps.quantile(0.5)
         if usual is None or usual > CLOCK_SLACK_S:
             return False
-        return gap % 3600.0 <= 2 * usual + 1.0
+        return gap % 3600.0 <= 3 * usual + 1.0
 
     def lasted(self, phase: str, seconds: float) -> None:
         """A phase without a counter (start-up, the first step) took so long."""

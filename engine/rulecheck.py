@@ -229,7 +229,7 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
     for source, m in parsed:
         out += list(_doubles(book, source, m, seen))
     units = {"s", "ms", "us", "min", "h"}
-    rates = {"tokens/s", "tokens/s/gpu", "samples/s", "samples/s/gpu", "TFLOP/s/gpu", "steps/s", None}
+    rates = {"tokens/s", "tokens/s/gpu", "samples/s", "samples/s/gpu", "TFLOP/s/gpu", "steps/s", "%mfu", None}
     for f in book.formats:
         if f.step_time_unit not in units:
             out.append(

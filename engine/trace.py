@@ -178,8 +178,16 @@ class StreamFold:
         self._progress(progress, at, len(progress))
 
     def reached(self, offset: int, line: int) -> None:
-        """How far the stream has been read, while it is live."""
+        """How far the stream's whole records have been read, while it is live."""
         self.now.end_offset, self.now.end_line = max(self.now.end_offset, offset), max(self.now.end_line, line)
+
+    def cut(self, offset: int, line: int) -> None:
+        """The scheduler has started the job again: what stands from this place on is another attempt's, unless the log has said so itself."""
+        t = self.now
+        if t.spoke and t.begin_offset < offset and not self._full():
+            reached = t.end_offset, t.end_line
+            self._open(offset, line + 1)
+            self.now.end_offset, self.now.end_line = reached
 
     def finish(self, end_offset: int, end_line: int) -> None:
         self.now.end_offset, self.now.end_line = end_offset, end_line

@@ -43,6 +43,8 @@ class Growth:
 
     read: int = 0
     at_us: int | None = None
+    lines: int = 0
+    lined_us: int | None = None  # when a whole line last arrived
     bursts: int = 0
     aligned: bool = True  # every burst so far ended on a buffer's boundary
     longest_us: int = 0
@@ -84,6 +86,8 @@ class JobWatch:
     outlived: dict[int, int] = field(
         default_factory=dict
     )  # how far each stream's lines arrived well before progress did
+    extents: dict[int, tuple[int, int]] = field(default_factory=dict)  # (bytes, lines) of each stream at the last look
+    phased: dict[int, int] = field(default_factory=dict)  # how far each stream was when progress last arrived
     windows: int = 0  # of ranks, at the last question for stragglers
     straggler: Episode | None = None
     unwell: Episode | None = None
@@ -97,7 +101,6 @@ class JobWatch:
         0,
     )  # (number in paths, generation of the log, attempts in it) of the logs' last attempt
     restarts: int | None = None  # the scheduler's count
-    stale: bool = False  # the scheduler has restarted it and its logs do not show that yet
 
     def __post_init__(self) -> None:
         self.rhythm = Rhythm(self.policy.hang, self.elder)
@@ -109,39 +112,42 @@ class JobWatch:
         self.trouble_us = None if self.trouble_us is None else self.trouble_us + by_us
         for g in self.growth.values():
             g.at_us = None if g.at_us is None else g.at_us + by_us
+            g.lined_us = None if g.lined_us is None else g.lined_us + by_us
         if self.rhythm.last is not None:
             self.rhythm.last.us += by_us
 
-    def follow(self, state: JobState | None, place: tuple[int, int, int]) -> bool:
-        """Take over what scheduler and logs say of the attempt; True if another one has begun."""
+    def restarted(self, state: JobState | None) -> bool:
+        """Take over what the scheduler says; True if it has started the job again."""
         self.state = state
-        further, self.place = place > self.place, max(place, self.place)
         count = state.restart_count if state is not None else None
         again = count is not None and self.restarts is not None and count > self.restarts
         self.restarts = count if count is not None else self.restarts
-        if again:
-            self.stale = not further
-            return True
-        if further and self.stale:
-            self.stale = False  # the logs show now what the scheduler had said
-            return False
-        return further and self.forward >= 0
+        return again
 
-    def begin(self, now_us: int, elder: Habits) -> None:
-        """Another attempt: nothing of the one before it may speak for it."""
+    def follow(self, place: tuple[int, int, int], *, again: bool) -> bool:
+        """Take over where the logs stand; True if another attempt has begun. What the logs show of an attempt that has neither moved nor failed
+        yet is that attempt: the scheduler may have told of it first."""
+        further, self.place = place > self.place, max(place, self.place)
+        return again or (further and (self.moved_us is not None or self.trouble_us is not None))
+
+    def begin(self, now_us: int, elder: Habits, traces: Sequence[Trace]) -> None:
+        """Another attempt: nothing of the one before it may speak for it, though its traces may still be the last of some logs."""
         if self.unwell is not None:
             self._close(now_us)
         self.attempt += 1
         self.seen_us, self.elder = now_us, elder
         self.moved_us = self.step = self.trouble_us = None
-        self.forward, self.phase, self.alert = -1, "startup", False
+        self.phase, self.alert = "startup", False
         self.windows, self.straggler = 0, None
+        self.phased = {}
         self.reached.clear()
-        self.outlived = {}
+        old = [t for t in traces if self.extents.get(t.stream, (0, 0))[0] > t.begin_offset]
+        self.forward = sum(t.forward for t in old)
+        self.outlived = {t.stream: self.extents[t.stream][0] for t in old}
         self.rhythm = Rhythm(self.policy.hang, elder)
 
-    def grew(self, stream: int, read: int, now_us: int) -> None:
-        """Bytes arrived."""
+    def grew(self, stream: int, read: int, lines: int, now_us: int) -> None:
+        """Bytes arrived; a line that is only drawn again is no new line."""
         g = self.growth.setdefault(stream, Growth())
         if read <= g.read:
             return
@@ -149,6 +155,8 @@ class JobWatch:
         g.bursts += 1
         g.longest_us = max(g.longest_us, since)
         g.aligned &= read % self.policy.hang.buffer_bytes == 0
+        if lines > g.lines or g.lined_us is None:
+            g.lines, g.lined_us = lines, now_us
         g.read, g.at_us = read, now_us
 
     def buffered_us(self) -> int | None:
@@ -168,6 +176,7 @@ class JobWatch:
             phases: tuple[str, ...] = () if self.phase in ("steady", "startup", "compile") else (self.phase,)
             self._beat(now_us, phases)
             self.moved_us, self.trouble_us = now_us, None
+            self.phased = {t.stream: t.end_offset for t in traces}
             self.outlived = next(
                 (far for at, far in reversed(self.reached) if at <= now_us - SETTLED_US), self.outlived
             )
@@ -179,7 +188,8 @@ class JobWatch:
         else:
             self.trouble_us = None
         self.alert = self.trouble_us is not None or finished(traces)
-        self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if speaking else _phase_before(traces)
+        moving = speaking and self.moved_us is not None
+        self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if moving else _phase_before(traces)
 
     def _beat(self, now_us: int, phases: tuple[str, ...]) -> None:
         if self.moved_us is None:
@@ -274,7 +284,9 @@ class JobWatch:
         """How long the run may be silent now."""
         limit = self.rhythm.limit(self.phase, self.step)
         for t in traces:
-            for name in t.phases.touched:
+            for name, at in t.phases.touched.items():
+                if at < self.phased.get(t.stream, 0):
+                    continue  # spoken of before progress arrived, in a log that has no steps of its own
                 other = self.rhythm.limit(name, self.step)
                 limit = other if other.seconds > limit.seconds else limit
         buffered = self.buffered_us()
@@ -302,7 +314,9 @@ class JobWatch:
                 return self._moving(traces, min(until, quiet))
         if now_us < until:
             return self._moving(traces, until)
-        if self.moved_us is None and grew_us and not any(t.lived for t in traces):
+        lined_us = max((g.lined_us or 0 for g in self.growth.values()), default=0)
+        silent = now_us - lined_us > self.policy.hang.after_error_s * 1e6
+        if self.moved_us is None and grew_us and not (silent and (known or any(t.spoke for t in traces))):
             return Found(
                 "blind", f"its log grows, but no line of it is known as progress for {(now_us - since) / 1e6:.0f} s"
             )
@@ -312,7 +326,7 @@ class JobWatch:
     def _moving(self, traces: Sequence[Trace], until: int) -> Found:
         if self.moved_us is None:
             return Found("starting", f"no step yet; phase {self.phase}", limit_us=until)
-        for v in episodes.voices(traces):
+        for v in map(episodes.paced, episodes.voices(traces)):
             slow = v.counter.slowdown.now
             if slow is not None:
                 e = episodes.episode(v, slow)
@@ -415,7 +429,6 @@ def current(members: Sequence[Member]) -> tuple[tuple[int, int, int], list[Trace
             latest[m.path].generation if m.path in latest else 0
         ):
             latest[m.path] = m
-    spoken = {path: max(1, sum(t.spoke for t in m.traces)) for path, m in latest.items()}
-    depth = max(spoken.values(), default=0)
-    now = [m.traces[-1] for path, m in latest.items() if spoken[path] == depth or len(m.traces) == 1]
+    depth = max((max(1, sum(t.spoke for t in m.traces)) for m in latest.values()), default=0)
+    now = [m.traces[-1] for m in latest.values()]
     return (newest or 0, max((m.generation for m in latest.values()), default=0), depth), now

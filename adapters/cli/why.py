@@ -12,6 +12,7 @@ from defib.adapters.show import cut, duration, number, printable, safe
 
 STORIES = f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index"  # noqa: S608 - constant text
 EVIDENCE_SHOWN = 12
+EPISODES_SHOWN = 6
 SUSPECT_LINES_SHOWN = 3
 WIDTH = 100
 THEN, UNSAID = "then: ", "no suspect: "
@@ -110,6 +111,12 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
         )
         incident = _dicts(con.execute("SELECT * FROM incidents WHERE attempt_id = ?", key))
         a["incident"] = incident[0] if incident else None
+        a["episodes"] = _dicts(
+            con.execute(
+                "SELECT e.*, s.path FROM episodes e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
+                key,
+            )
+        )
     con.close()
     return list(last.values())
 
@@ -138,7 +145,7 @@ def tell(a: dict[str, Any]) -> list[str]:
             f"  earlier: attempt {e['attempt_index'] + 1} {e['verdict']}{reached}"
             + (f" ({e['class']}: {e['cause_rule']})" if e["cause_rule"] else "")
         )
-    out += ["", *_paragraph(a), "", *_cause(a), *_suspect(a), *_followed(a), "", *_reach(a), *_next(a)]
+    out += ["", *_paragraph(a), "", *_cause(a), *_suspect(a), *_followed(a), "", *_reach(a), *_unwell(a), *_next(a)]
     notes = [n for n in a["notes"] if not n.startswith((THEN, UNSAID))]
     if notes:
         out += ["", "Notes", *(f"  {safe(n)}" for n in notes)]
@@ -273,6 +280,30 @@ def _reach(a: dict[str, Any]) -> list[str]:
             f"reached {a['last_step']:,}{total}",
         ]
     return ["How far it came", f"  steps {a['first_step']:,} to {a['last_step']:,}{total}{pace}{rate}"]
+
+
+def _unwell(a: dict[str, Any]) -> list[str]:
+    """Stretches in which it hung or was slow, whatever ended it."""
+    shown = a["episodes"][:EPISODES_SHOWN]
+    if not shown:
+        return []
+    out = ["", "When it was not well"]
+    for e in shown:
+        began = f"step {e['onset_step']:,}" if e["onset_step"] is not None else "its start"
+        until = (
+            "to the end"
+            if e["ended_s"] is None
+            else f"to step {e['end_step']:,}"
+            if e["end_step"] is not None
+            else "for a while"
+        )
+        lasted = f", {duration(e['ended_s'] - e['onset_s'])}" if e["ended_s"] is not None else ""
+        depth = f", {100 * e['depth']:.0f} % of the throughput lost" if e["depth"] is not None else ""
+        where = f" ({safe(_near(e['path']))}:{e['onset_line']})" if e["path"] and e["onset_line"] is not None else ""
+        out += [f"  {e['kind']} from {began} {until}{lasted}{depth}{where}", f"    {safe(e['because'])}"]
+    if len(a["episodes"]) > EPISODES_SHOWN:
+        out.append(f"  … and {len(a['episodes']) - EPISODES_SHOWN} more")
+    return out
 
 
 def _next(a: dict[str, Any]) -> list[str]:

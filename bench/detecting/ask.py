@@ -129,7 +129,7 @@ class Asker:
             watched = hear(Recalled(recorder), Watched(run, facts, tell=tell))
             row.live = said(watched, live=True)
             row.changes = [change(e) for e in watched.changes]
-            row.same = differs(heard, watched, told=tell)
+            row.same = differs(heard, watched, told=tell, files=len(run.files))
             if sampled:
                 scanned = hear(self.observer, Watched(run, facts, tell=tell))
                 same = (scanned.changes, scanned.judged) == (watched.changes, watched.judged)
@@ -182,20 +182,23 @@ def change(e: Any) -> Change:
     return Change(seconds(e.at_us), e.attempt, e.was, e.health, e.because, shown)
 
 
-def differs(batch: Ear, live: Ear, *, told: bool) -> str:
-    """Where the two judgments part. Streams open in another order, episodes are on clocks of their own, and only a live observer
-    sees a last silence or hears the scheduler (told)."""
+JUDGED = ("verdict", "klass", "cause", "cascades", "notes", "evidence", "suspect")
+"""What a judgment concludes, as against what it counted."""
+
+
+def differs(batch: Ear, live: Ear, *, told: bool, files: int) -> str:
+    """Where the two judgments part. Streams open in another order and episodes are on clocks of their own; conclusions are compared where
+    both know the same: only a live observer sees a last silence, hears the scheduler (told) or knows which of two files spoke first."""
     assert batch.judged is not None
     assert live.judged is not None
     if sorted(batch.judged.windows, key=str) != sorted(live.judged.windows, key=str):
         return "windows"
     if len(batch.judged.attempts) != len(live.judged.attempts):
         return f"{len(batch.judged.attempts)} attempts replayed, {len(live.judged.attempts)} live"
-    knows_more = told or any(e.health == "hung" for e in live.changes)
+    knows_more = told or files > 1 or any(e.health == "hung" for e in live.changes)
     for a, b in zip(batch.judged.attempts, live.judged.attempts, strict=True):
         a, b = (replace(x, episodes=(), streams=tuple(sorted(x.streams))) for x in (a, b))
-        if knows_more:
-            b = replace(b, verdict=a.verdict, klass=a.klass, notes=a.notes)
-        if a != b:
-            return f"attempt {a.index}: {', '.join(n for n in a.__slots__ if getattr(a, n) != getattr(b, n))}"
+        names = [n for n in a.__slots__ if getattr(a, n) != getattr(b, n) and not (knows_more and n in JUDGED)]
+        if names:
+            return f"attempt {a.index}: {', '.join(names)}"
     return ""

@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 import zstandard
+from tests.conftest import POLICY
 
 from defib.adapters.cli import main
 from defib.engine import rulecheck, scan
@@ -85,7 +86,7 @@ class Memory:
 @pytest.fixture(scope="module")
 def kit():
     files = [("s.yaml", BOOK), ("p.yaml", PROGRESS), ("c.yaml", CLASSES), ("x.yaml", PREFIXES)]
-    book = rulecheck.load(files)
+    book = rulecheck.load([*files, *POLICY.items()])
     return book, scan.compile_databases(book)
 
 
