@@ -184,6 +184,9 @@ class Follower:
         if cur.state.offset <= seen.size < cur.size:
             self._tell(cur, p)
             p.items.append(Gap(cur.state.generation, seen.size, SHRUNK.format(cur.size - seen.size)))
+        if seen.size < cur.size:  # NULs that come behind its end now are not those that were waited for
+            accepted = min(cur.state.accept_to, seen.size)
+            cur.state = replace(cur.state, nul_since_us=None, nul_to=0, accept_to=accepted)
         cur.size = seen.size
 
     def _open(self, path: bytes) -> tuple[int, Stat]:

@@ -316,8 +316,9 @@ def _behind(s: State, t: Terms, read: Read, raw: bytes) -> Step:
 
 
 def _data(s: State, t: Terms, data: bytes, asked: int) -> Step:
-    if not data:
-        return Step(s if s.nul_since_us is None else replace(s, nul_since_us=None, nul_to=0), (), Rest(True))
+    if not data:  # NULs that come behind this end are others than those that were waited for
+        s = replace(s, nul_since_us=None, nul_to=0, accept_to=min(s.accept_to, s.offset))
+        return Step(s, (), Rest(True))
     n, text = len(data), len(data.rstrip(b"\0"))
     take = min(n, max(text, s.accept_to - s.offset))
     if text == 0 and n == asked:
