@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SECOND = 1_000_000
 
@@ -41,3 +41,18 @@ class Pace:
     def look_after(self, files: int) -> int:
         """Until the next look by path, with so many files followed."""
         return max(self.look_us, files * SECOND // self.looks_per_s)
+
+
+def looking(every_us: int) -> Pace:
+    """A log that grows is looked at so often, by its path too; quiet ones more rarely. A tick comes every second or sooner."""
+    usual = Pace()
+    return replace(
+        usual,
+        hot_us=every_us,
+        warm_us=max(every_us, usual.warm_us),
+        cold_us=max(every_us, usual.cold_us),
+        look_us=every_us,
+        list_us=every_us,
+        poll_us=min(every_us, usual.poll_us),
+        tick_us=min(every_us, usual.tick_us),
+    )
