@@ -36,6 +36,7 @@ class Stat:
     links: int = 1
     born_ns: int | None = None
     regular: bool = True
+    folder: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,11 +89,11 @@ class SystemFiles:
         if self._libc.statx(handle, b"", EMPTY_PATH, BASIC_AND_BIRTH, raw) == 0:
             mask, _, _, links, uid, _, mode, ino, size, born_s, born_ns, _, _ = STATX.unpack_from(raw)
             born = born_s * 1_000_000_000 + born_ns if mask & BIRTH else None
-            return Stat(ino, size, uid, links, born, stat.S_ISREG(mode))
+            return Stat(ino, size, uid, links, born, stat.S_ISREG(mode), stat.S_ISDIR(mode))
         if (code := ctypes.get_errno()) not in (errno.ENOSYS, errno.EPERM):
             raise OSError(code, os.strerror(code))
         s = os.fstat(handle)
-        return Stat(s.st_ino, s.st_size, s.st_uid, s.st_nlink, None, stat.S_ISREG(s.st_mode))
+        return Stat(s.st_ino, s.st_size, s.st_uid, s.st_nlink, None, stat.S_ISREG(s.st_mode), stat.S_ISDIR(s.st_mode))
 
     def read(self, handle: int, at: int, length: int) -> bytes:
         return os.pread(handle, length, at)

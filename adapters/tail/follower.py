@@ -46,6 +46,7 @@ ELDERS_MAX = 4
 SNIFF_MIN, SNIFF_BYTES = 512, 8192
 PROOF_MAX = 64 * 1024 * 1024  # a longer copy is known by the 4 KiB before the offset alone
 GONE = (errno.ENOENT, errno.ENOTDIR)
+NO_LOG_YET = (*GONE, errno.EISDIR)  # a folder at the path is for the one who lists it
 STALE = (errno.ESTALE, errno.EBADF, errno.ENOTCONN)
 
 
@@ -139,7 +140,7 @@ class Follower:
             handle, seen = self._open(self.path)
         except OSError as e:
             self._look.failed(now_us, self._patience)
-            if self.current is None and e.errno not in GONE:
+            if self.current is None and e.errno not in NO_LOG_YET:
                 self.current = self._body(State(self._next()), None, None, now_us)
             self._troubled(e, p)
             return False

@@ -34,6 +34,8 @@ def open_checked(files: Files, path: bytes, owner: int | None) -> tuple[int, Sta
 
 
 def _check(seen: Stat, owner: int | None) -> None:
+    if seen.folder:
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not seen.regular:
         raise OSError(errno.EINVAL, "not a regular file")
     if owner is not None and seen.uid != owner:
