@@ -13,8 +13,9 @@ from typing import Protocol
 from defib.engine import schedule, trace
 from defib.engine.rhythm import Habits
 from defib.engine.rulebook import Rulebook
+from defib.engine.standing import Member, current
 from defib.engine.trace import StreamFold
-from defib.engine.watch import JobWatch, Member, current
+from defib.engine.watch import JobWatch
 from defib.engine.words import AttemptVerdict, Episode, JobKey, JobState, StreamFacts, StreamId
 
 NAMES_MAX = 10_000  # job names whose habits are remembered, the least recently used go first

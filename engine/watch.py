@@ -10,7 +10,7 @@ The order of questions is the order of certainty: is it meant to run; is it over
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -19,10 +19,10 @@ from defib.engine import causes, episodes, schedule
 from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits, Limit, Rhythm
 from defib.engine.rulebook import Rulebook
+from defib.engine.standing import Growth, finished, in_trouble, phase_before
 from defib.engine.trace import ENDING_MARKS, Trace
 from defib.engine.words import Episode, JobKey, JobState, StreamNo
 
-TROUBLE_ROLES = frozenset(["root", "candidate", "cascade", "wrapper"])
 EPISODES_MAX = 64
 SETTLED_US = 60_000_000  # lines this much older than a sign of progress did not end the run (buffers of one death empty within seconds)
 REACHED_MAX = 8
@@ -35,19 +35,6 @@ OVER = {
     "crashed": "dead",
     "stalled": "hung",
 }
-
-
-@dataclass(slots=True)
-class Growth:
-    """How one stream's bytes arrive."""
-
-    read: int = 0
-    at_us: int | None = None
-    lines: int = 0
-    lined_us: int | None = None  # when a whole line last arrived
-    bursts: int = 0
-    aligned: bool = True  # every burst so far ended on a buffer's boundary
-    longest_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +176,7 @@ class JobWatch:
             self.trouble_us = None
         self.alert = self.trouble_us is not None or finished(traces)
         moving = speaking and self.moved_us is not None
-        self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if moving else _phase_before(traces)
+        self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if moving else phase_before(traces)
 
     def _beat(self, now_us: int, phases: tuple[str, ...]) -> None:
         if self.moved_us is None:
@@ -393,44 +380,3 @@ class JobWatch:
         """Hung and blind stretches seen live, those that last included."""
         now = [(self.attempt, self.unwell)] if self.unwell is not None and self.unwell.kind != "slow" else []
         return [*self.past, *now]
-
-
-def in_trouble(t: Trace, outlived: Mapping[int, int]) -> bool:
-    """A failure was spoken of since training last moved, in this log or, where that is known, in any."""
-    far = outlived.get(t.stream, 0)
-    return any(s.offset >= far and (s.role in TROUBLE_ROLES or s.mark in ENDING_MARKS) for s in t.live)
-
-
-def finished(traces: Sequence[Trace]) -> bool:
-    """The program said that it is through."""
-    return any(s.mark in ("completed", "ok-exit") for t in traces for s in t.last_by_rule.values())
-
-
-def _phase_before(traces: Sequence[Trace]) -> str:
-    """The phase of an attempt that has not made a training step."""
-    opened = [name for t in traces for name in t.phases.open]
-    return opened[-1] if opened else "startup"
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """A stream of a job: where it stands among the job's attempts, and its traces in order."""
-
-    path: str
-    generation: int
-    number: int | None  # of the attempt, where its path tells
-    traces: Sequence[Trace]
-
-
-def current(members: Sequence[Member]) -> tuple[tuple[int, int, int], list[Trace]]:
-    """Where the attempt that runs now stands, and its traces."""
-    newest = max((m.number for m in members if m.number is not None), default=None)
-    latest: dict[str, Member] = {}
-    for m in members:
-        if (m.number is None or m.number == newest) and m.generation >= (
-            latest[m.path].generation if m.path in latest else 0
-        ):
-            latest[m.path] = m
-    depth = max((max(1, sum(t.spoke for t in m.traces)) for m in latest.values()), default=0)
-    now = [m.traces[-1] for m in latest.values()]
-    return (newest or 0, max((m.generation for m in latest.values()), default=0), depth), now

@@ -6,6 +6,10 @@ Tests import the plain functions from here (`from tests.conftest import …`) an
 from __future__ import annotations
 
 import os
+
+# Thousands of small frames: on a busy machine waiting for a thread pool costs far more than the work. Before polars is imported.
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""live: a running job's health, told by a script of what arrives when. The observer polls every ten seconds."""
+"""live: a running job's health, told by a script of what arrives when. The observer polls every thirty seconds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from defib.engine.ports import Closed, Data, JobClosed, JobTold, Looked, Opened,
 from defib.engine.words import Episode, JobKey, JobState, StreamFacts, StreamId
 
 JOB = JobKey(job_id="7")
-POLL = 10.0
+POLL = 30.0
 RUNNING = JobState("RUNNING", restart_count=0)
 
 Thing = str | JobState | tuple[str, str | None]  # a line of the log, the scheduler's word, or (stream, trouble)
@@ -37,7 +37,7 @@ class Script:
             self.at += every
         return self
 
-    def steps(self, first: int, last: int, every: float = 20.0, more: str = "") -> Script:
+    def steps(self, first: int, last: int, every: float = 60.0, more: str = "") -> Script:
         return self.say(*(f"step={n}{more}" for n in range(first, last + 1)), every=every)
 
     def quiet(self, seconds: float) -> Script:
@@ -144,7 +144,7 @@ def training(steps: int = 60) -> Script:
 
 
 def test_a_run_that_moves_is_healthy_and_nothing_else(language: Kit) -> None:
-    seen = follow(language, training(300))
+    seen = follow(language, training(100))
     assert seen.healths == ["healthy"]
     assert seen.when("healthy") == 30.0
     assert seen.episodes == []
@@ -185,7 +185,7 @@ def test_progress_ends_a_hang_and_teaches_nothing(language: Kit) -> None:
 )
 def test_each_phase_has_its_own_limit(language: Kit, announced: str, phase: str) -> None:
     limit = language.book.detect.hang.phases.of(phase).unlearned_s
-    assert follow(language, training(60).say(announced).quiet(limit - 60)).healths == ["healthy"]
+    assert follow(language, training(60).say(announced).quiet(limit - 180)).healths == ["healthy"]
     seen = follow(language, training(60).say(announced).quiet(limit + 60))
     assert seen.healths == ["healthy", "hung"]
     assert seen.changes[-1].episode is not None
@@ -207,23 +207,23 @@ def test_start_up_has_a_long_limit_of_its_own(language: Kit) -> None:
 
 
 def paused(cycles: int, pause: float) -> Script:
-    """A run with an unannounced pause every 50 steps."""
+    """A run with an unannounced pause every 20 steps."""
     script = Script().say(RUNNING, "LAUNCH").quiet(30)
     for k in range(cycles):
-        script.steps(50 * k + 1, 50 * (k + 1)).quiet(pause)
+        script.steps(20 * k + 1, 20 * (k + 1)).quiet(pause)
     return script
 
 
 def test_a_pause_that_comes_every_so_many_steps_is_no_hang(language: Kit) -> None:
     """The pauses teach their own limit; a silence at any other step keeps the short one."""
     assert follow(language, paused(6, 1500.0)).healths == ["healthy"]
-    due = follow(language, paused(6, 1500.0).steps(301, 350).quiet(4000))
+    due = follow(language, paused(6, 1500.0).steps(121, 140).quiet(4000))
     assert due.healths == ["healthy"]
-    assert follow(language, paused(6, 1500.0).steps(301, 350).quiet(5000)).healths == ["healthy", "hung"]
-    between = follow(language, paused(6, 1500.0).steps(301, 325).quiet(2000))
+    assert follow(language, paused(6, 1500.0).steps(121, 140).quiet(5000)).healths == ["healthy", "hung"]
+    between = follow(language, paused(6, 1500.0).steps(121, 130).quiet(2000))
     assert between.healths == ["healthy", "hung"]
     (e,) = [e for e in between.episodes if e.kind == "hung"]
-    assert (e.phase, e.onset_step) == ("steady", 325)
+    assert (e.phase, e.onset_step) == ("steady", 130)
 
 
 def test_an_error_line_shortens_the_wait(language: Kit) -> None:
@@ -274,13 +274,13 @@ def test_a_running_job_without_a_log_is_blind(language: Kit) -> None:
 
 
 def test_a_log_of_which_nothing_is_known_is_blind_not_hung(language: Kit) -> None:
-    script = Script().say(RUNNING).say(*(f"x{n}" for n in range(800)), every=20.0)
+    script = Script().say(RUNNING).say(*(f"x{n}" for n in range(80)), every=200.0)
     assert follow(language, script).healths == ["blind"]
 
 
 def test_the_observers_own_sleep_is_nobodys_silence(language: Kit) -> None:
     script = training(60).quiet(12_000).steps(61, 70)
-    begin = 60 * 20.0
+    begin = 60 * 60.0
     assert follow(language, script, sleeps=((begin + 60, begin + 11_900),)).healths == ["healthy"]
 
 
@@ -302,12 +302,12 @@ def test_output_in_whole_buffers_is_believed_less(language: Kit) -> None:
 
 def test_unknown_lines_are_life_for_a_while(language: Kit) -> None:
     chatter = training(60)
-    for _ in range(1000):
-        chatter.say("spinner").quiet(20)
+    for _ in range(100):
+        chatter.say("spinner").quiet(200)
     limit = language.book.detect.hang.phases.unknown.unlearned_s
     seen = follow(language, chatter)
     assert seen.healths == ["healthy", "hung"]
-    assert seen.when("hung") >= 60 * 20 + limit
+    assert seen.when("hung") >= 59 * 60 + limit
     assert follow(language, training(60).say("x", "y").quiet(2400)).healths == ["healthy", "hung"]
 
 
@@ -428,7 +428,7 @@ def scenes() -> Mapping[str, Script]:
 @pytest.mark.parametrize("name", sorted(scenes()))
 def test_how_the_bytes_are_cut_changes_nothing(language: Kit, name: str) -> None:
     whole = follow(language, scenes()[name])
-    for seed in range(3):
+    for seed in range(2):
         cut = follow(language, scenes()[name], blocks=Random(seed))
         assert cut.changes == whole.changes
         assert cut.sink.attempts == whole.sink.attempts
