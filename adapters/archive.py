@@ -18,6 +18,7 @@ from typing import BinaryIO, cast
 import zstandard
 
 from defib.adapters.show import printable, shown
+from defib.adapters.sniff import GZIP, NOT_LOGS, ZSTD, ZSTD_SKIP, is_binary, is_packed
 from defib.engine.identity import PACKED, Known, facts
 from defib.engine.ports import Closed, Data, JobClosed, Opened, SourceItem
 from defib.engine.rulebook import Template
@@ -27,29 +28,6 @@ BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
 ZSTD_FEED = 64
 PACKED_BYTES = 64 * 1024  # of a compressed file read at a time, whatever the block size
-NOT_LOGS = frozenset(
-    ".py .pyc .ipynb .json .jsonl .yaml .yml .toml .cfg .ini .sh .md .rst .html .css .js .csv .tsv .parquet .arrow .feather .pt .pth "
-    ".bin .ckpt .safetensors .npy .npz .h5 .hdf5 .pkl .pickle .onnx .idx .tar .zip .whl .so .o .a .duckdb .db .sqlite .png .jpg .jpeg "
-    ".gif .svg .pdf .lock".split()
-)  # fmt: skip
-MAGIC = (
-    b"\x7fELF",
-    b"PK\x03\x04",
-    b"\x89PNG",
-    b"\x89HDF",
-    b"%PDF",
-    b"\x93NUMPY",
-    b"PAR1",
-    b"SQLite format",
-    b"\x80\x02",
-    b"\x80\x03",
-    b"\x80\x04",
-    b"BZh",
-    b"\xfd7zXZ",
-)
-GZIP, ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
-ZSTD_SKIP = tuple(bytes([n]) + b"\x2a\x4d\x18" for n in range(0x50, 0x60))  # frames that hold no data
-CONTROL = bytes(set(range(1, 32)) - {8, 9, 10, 11, 12, 13, 27})
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +162,7 @@ class Archive:
             except OSError as e:
                 self.unread.append(Unread(file.shown, _why(e)))
                 return
-            packed = head.startswith((GZIP, ZSTD, *ZSTD_SKIP))
+            packed = is_packed(head)
             if not packed and is_binary(head):
                 self.unread.append(Unread(file.shown, "looks binary, not a log", refused=False))
                 return
@@ -197,14 +175,6 @@ class Archive:
                 note = f"read to where it broke: {_why(e)}"
                 self.unread.append(Unread(file.shown, note))
             yield Closed(number, note)
-
-
-def is_binary(head: bytes) -> bool:
-    """Known magic numbers, or many control bytes among those that are not NUL."""
-    if head.startswith(MAGIC):
-        return True
-    rest = head.translate(None, b"\0")
-    return bool(rest) and len(rest) - len(rest.translate(None, CONTROL)) > len(rest) // 20
 
 
 def _open_regular(path: str) -> BinaryIO:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from defib.engine.core import StreamRead
+from defib.engine.core import HealthChanged, StreamRead
 from defib.engine.identity import PACKED
 from defib.engine.incidents import fingerprint
 from defib.engine.rulebook import FailureClass, Rulebook
@@ -238,7 +238,7 @@ def attempt_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any]:
         },
         "streams": [paths[n] for n in a.streams], "framework": a.framework, "verdict": a.verdict, "class": a.klass, "cause": cause,
         "cascades": a.cascades, "progress": progress, "clock": a.clock, "notes": list(a.notes),
-        "suspect": _suspect_object(a, paths), "episodes": [_episode_object(e, paths) for e in a.episodes],
+        "suspect": _suspect_object(a, paths), "episodes": [episode_object(e, paths) for e in a.episodes],
     }  # fmt: skip
 
 
@@ -253,7 +253,20 @@ def _suspect_object(a: AttemptVerdict, paths: dict[int, str]) -> dict[str, Any] 
     }  # fmt: skip
 
 
-def _episode_object(e: Episode, paths: dict[int, str]) -> dict[str, Any]:
+def health_object(e: HealthChanged, paths: dict[int, str]) -> dict[str, Any]:
+    """A change of health for machines; keys are a promise. attempt counts from 1, the one that ran when the job was first seen; was is null
+    when it was."""
+    at = moment(e.at_us)
+    return {
+        "time": at.isoformat() + "Z" if at else None,
+        "job": {"cluster": e.job.cluster, "job_id": e.job.job_id, "array_task": e.job.array_task, "place": e.job.place or None},
+        "attempt": e.attempt + 1, "health": e.health, "was": e.was or None, "because": e.because,
+        "episode": episode_object(e.episode, paths) if e.episode else None,
+    }  # fmt: skip
+
+
+def episode_object(e: Episode, paths: dict[int, str]) -> dict[str, Any]:
+    """A stretch in which a run was not well."""
     times = {name: when.isoformat() + "Z" if when else None for name, when in _moments(e).items()}
     return {
         **{name: getattr(e, name) for name in EPISODE_PLAIN}, **times, **_seconds(e), "ranks": list(e.ranks),

@@ -6,7 +6,7 @@ import contextlib
 import signal
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from defib.engine.identity import Known
 
 if TYPE_CHECKING:
     from defib.adapters.archive import Unread
-    from defib.engine.words import AttemptVerdict
+    from defib.adapters.tail.clock import Clock
+    from defib.engine.core import HealthChanged, State
+    from defib.engine.words import AttemptVerdict, JobKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +71,27 @@ class Fan:
 class Interrupt:
     """Ctrl-C that waits for a safe place: raised inside a library call it could come out as that library's own error.
 
-    The first one is noted and acted on between two blocks; a second one strikes at once.
+    The first one is noted and acted on between two blocks; a second one strikes at once. Other signals are only noted.
     """
 
-    def __init__(self) -> None:
-        self.asked = False
-        self._before: Any = None
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self.asked: int | None = None  # the signal that came last
+        self._numbers = numbers or (signal.SIGINT,)
+        self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Interrupt:
         if threading.current_thread() is threading.main_thread():
-            self._before = signal.signal(signal.SIGINT, self._note)
+            self._before = {n: signal.signal(n, self._note) for n in self._numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
-    def _note(self, *_: object) -> None:
-        if self.asked:
+    def _note(self, number: int, _frame: object) -> None:
+        if self.asked == signal.SIGINT == number:
             raise KeyboardInterrupt
-        self.asked = True
+        self.asked = number
 
 
 def replay(
@@ -150,4 +153,98 @@ def replay(
         raise
     if store is not None:
         store.close()
+    return outcome
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """What a watch is asked to do. every_us: between two looks at a log that grows; idle_us: end when nothing was written for so long."""
+
+    paths: list[str]
+    rules: list[Path] = field(default_factory=list)
+    cluster: str | None = None
+    every_us: int = 10_000_000
+    idle_us: int | None = None
+
+
+@dataclass(slots=True)
+class Watched:
+    """What a watch came to. healths: job -> health when it ended; unread: paths that are not followed, and why; signal: what ended it."""
+
+    healths: dict[JobKey, str] = field(default_factory=dict)
+    unread: dict[bytes, str] = field(default_factory=dict)
+    signal: int | None = None
+
+
+@dataclass(slots=True)
+class Healths:
+    """A sink that tells every job once when it is first seen (`was` is empty then) and at every change of its health."""
+
+    state: State
+    seen: dict[JobKey, str]
+    tell: Callable[[HealthChanged], None]
+
+    def apply(self, effects: list[object]) -> None:
+        from defib.engine.core import HealthChanged
+
+        for e in effects:
+            if isinstance(e, HealthChanged):
+                known = e.job in self.seen
+                self.seen[e.job] = e.health
+                self.tell(e if known else replace(e, was=""))
+
+    def greet(self) -> None:
+        """Tell of the jobs whose health has not changed since they appeared."""
+        from defib.engine.core import HealthChanged
+
+        now = self.state.live.now_us
+        for job, w in self.state.live.watches.items() if now is not None else ():
+            if job not in self.seen:
+                self.apply([HealthChanged(job, w.attempt, "", w.health, now or 0, w.because, w.unwell)])
+
+
+@dataclass(frozen=True, slots=True)
+class Ears:
+    """Who hears of a watch. changed: with the paths of streams. polled: before every poll, with what is not followed so far; what it raises
+    ends the watch."""
+
+    changed: Callable[[HealthChanged, dict[int, str]], None]
+    judged: Callable[[AttemptVerdict, dict[int, str]], None]
+    polled: Callable[[dict[bytes, str]], None]
+
+
+def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watched:
+    """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads files: no command is run, nothing is written. Raises RuleError."""
+    from defib.adapters.tail.clock import SystemClock
+    from defib.adapters.tail.files import SystemFiles
+    from defib.adapters.tail.pace import looking
+    from defib.adapters.tail.roots import rooted
+    from defib.adapters.tail.session import Session
+    from defib.adapters.tail.source import TailSource
+    from defib.engine.core import State
+    from defib.engine.drive import Drive
+    from defib.engine.observe import Observer
+
+    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
+        loaded = rulefiles.load(options.rules)
+        watches, roots = rooted(options.paths)
+        files, state, outcome = SystemFiles(roots), State(loaded.book), Watched()
+        pace = looking(options.every_us)
+        source = TailSource(watches, loaded.book.paths, files, clock or SystemClock(), Known(options.cluster), pace)
+        outcome.unread = source.unread
+        fan = Fan([], ears.judged)
+        healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
+        fan.sinks.append(healths)
+
+        def between() -> None:
+            healths.greet()
+            ears.polled(outcome.unread)
+
+        session = Session(source, lambda: interrupt.asked is not None, between, options.idle_us)
+        try:
+            Drive(Observer(loaded.book, loaded.databases), state, fan).run(session)
+        finally:
+            session.close()
+            files.shut()
+        outcome.signal = interrupt.asked
     return outcome

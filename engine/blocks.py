@@ -87,6 +87,13 @@ class LineCutter:
         self._hold(data[cut:])
         return pieces
 
+    def skip(self, length: int) -> None:
+        """The same as feeding `length` NUL bytes, whatever their number."""
+        self._fed, self._feed_last = True, False
+        held = min(length, RECORD_MAX + 1)
+        self._hold(bytes(held))
+        self._dropped += length - held
+
     def finish(self) -> list[Piece]:
         """The last record, if the stream ended without a line end."""
         if not self._carry:

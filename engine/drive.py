@@ -23,7 +23,19 @@ from defib.engine.core import (
     check,
 )  # fmt: skip
 from defib.engine.observe import NOTHING, Observer
-from defib.engine.ports import Closed, Data, JobClosed, JobTold, Looked, Opened, Sink, Source, SourceItem, Ticked
+from defib.engine.ports import (
+    Closed,
+    Data,
+    JobClosed,
+    JobTold,
+    Looked,
+    Opened,
+    Sink,
+    Skipped,
+    Source,
+    SourceItem,
+    Ticked,
+)
 
 BATCH_BYTES = 4 * 1024 * 1024
 TAIL_BYTES = 4096
@@ -76,7 +88,7 @@ class Drive:
     def _take(self, item: SourceItem) -> None:
         match item:
             case Opened():
-                self._readers[item.stream] = Reader(LineCutter(item.stream))
+                self._readers[item.stream] = Reader(LineCutter(item.stream, item.offset, item.line), read=item.offset)
                 self._advance(StreamOpened(item.stream, item.id, item.facts))
             case Data():
                 reader = self._readers[item.stream]
@@ -86,6 +98,11 @@ class Drive:
                 for piece in reader.cutter.feed(item.data):
                     self._batch.add(piece)
                 self.on_read(item.stream, item.read)
+            case Skipped():
+                reader = self._readers[item.stream]
+                reader.read += item.length
+                self._grown.add(item.stream)
+                reader.cutter.skip(item.length)
             case Closed():
                 reader = self._readers.pop(item.stream)
                 for piece in reader.cutter.finish():

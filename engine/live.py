@@ -146,6 +146,9 @@ class Live:
         w = self.watches.pop(job, None)
         self._states.pop(job, None)
         self._dirty.pop(job, None)
+        # What was read or looked at since the last tick has nobody left to speak to.
+        self._reads = {n: read for n, read in self._reads.items() if read[0] != job}
+        self._troubles = {n: look for n, look in self._troubles.items() if look[0] != job}
         name = self._names.pop(job, None) or next((a.job_name for a in attempts if a.job_name), None)
         if w is None:
             return attempts

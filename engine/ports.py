@@ -10,12 +10,17 @@ from defib.engine.words import JobKey, JobState, StreamFacts, StreamId
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A stream appears. size: bytes on disk (compressed size for packed files); for showing progress only."""
+    """A stream appears. size: bytes on disk (compressed size for packed files); for showing progress only.
+
+    offset, line: where in the file its first bytes stand, where reading was taken up again or only the end of a file has changed.
+    """
 
     stream: int
     id: StreamId
     facts: StreamFacts
     size: int
+    offset: int = 0
+    line: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +30,14 @@ class Data:
     stream: int
     data: bytes
     read: int
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """The next `length` bytes of a stream are NULs nobody wrote (a hole); they count in offsets but are not handed over."""
+
+    stream: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +79,7 @@ class Ticked:
     at_us: int
 
 
-SourceItem = Opened | Data | Closed | JobClosed | Looked | JobTold | Ticked
+SourceItem = Opened | Data | Skipped | Closed | JobClosed | Looked | JobTold | Ticked
 
 
 class Source(Protocol):

@@ -349,7 +349,9 @@ class JobWatch:
 
     def settle(self, found: Found, now_us: int) -> bool:
         """Take over what a look found; True if the health changed. Stretches open and close with it."""
-        self.due_us = found.limit_us if found.limit_us is not None and not self.alert else now_us
+        blind = (since + round(self.policy.blind.after_s * 1e6) for since, _ in self.troubles.values())
+        until = min((found.limit_us or now_us, *(at for at in blind if at > now_us)))
+        self.due_us = now_us if self.alert else until
         changed = found.health != self.health
         if changed and self.unwell is not None:
             self._close(now_us)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from defib import __version__
 
 EPILOG = """examples:
   defib replay logs/                         read finished logs, print what happened to each run
+  defib watch logs/                          follow running jobs, tell every change of their health
   defib why 884123                           the story of one job (or of one log file)
   defib sql "SELECT * FROM suspects"         anything else
   defib check-log train.out                  what is recognised in a log, and what is not
@@ -91,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"defib {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _replay(commands)
+    _watch(commands)
     _listings(commands)
     _rules(commands)
     return parser
@@ -154,6 +157,49 @@ def _replay(commands) -> None:  # type: ignore[no-untyped-def]
     _extra_rules(c)
     c.add_argument("--json", action="store_true")
     c.set_defaults(run="checklog:check_log")
+
+
+WATCH = """Follow the logs of running jobs (files, directories, globs; they may appear later) and tell every change of a run's health:
+starting, healthy, slow, hung, dead, blind (its log cannot be read, or nothing in it is known) or ended. One line each: the local
+time, the job, the attempt since the watch began, its health, what it was, and why. It only observes: it runs no command and writes
+nothing.
+
+Ctrl-C (exit code 130) or SIGTERM (0) ends it, with a summary on standard error.
+"""
+WATCH_END = """Silence is measured from when the watch began or the last line that arrived since, whatever stamps the lines carry.
+Limits and their reasons are in rules/policy/detect.yaml; a file of your own with 'policy: detect' in a --rules folder changes them.
+
+The scheduler is not asked yet (there is no Slurm source): a suspended or pending job looks silent and is called hung in the end,
+and the log of a job that ended without a word, or was killed, looks like a hang. Attempts are judged when the watch ends.
+
+example:
+  defib watch /shared/logs 'runs/*/train.log' --every 10s
+"""
+
+
+def _watch(commands) -> None:  # type: ignore[no-untyped-def]
+    p = commands.add_parser(
+        "watch",
+        help="follow running jobs and tell every change of their health",
+        formatter_class=RAW,
+        description=WATCH,
+        epilog=WATCH_END,
+    )
+    p.add_argument("paths", nargs="+", metavar="PATH")
+    p.add_argument(
+        "--every",
+        type=_duration,
+        default=10_000_000,
+        metavar="TIME",
+        help="how often logs that grow are looked at (10s; 1m, 500ms); those quiet for ten minutes every 30s at most",
+    )
+    _extra_rules(p)
+    p.add_argument("--cluster", help="name of the cluster the logs come from")
+    p.add_argument(
+        "--jsonl", action="store_true", help="one JSON object per change, and per attempt when the watch ends"
+    )
+    p.add_argument("--once-idle", type=_duration, metavar="TIME", help="end when no log has grown for so long")
+    p.set_defaults(run="watch:watch")
 
 
 def _listings(commands) -> None:  # type: ignore[no-untyped-def]
@@ -269,3 +315,12 @@ def _bytes(text: str) -> int:
     if not digits.isdigit() or not 1024 <= int(digits) * factor <= 1024**3:
         raise argparse.ArgumentTypeError(f"'{text}': give a size such as 65536, 64K or 16M, between 1K and 1G")
     return int(digits) * factor
+
+
+def _duration(text: str) -> int:
+    """`10s`, `500ms`, `2m`, `1h`, or seconds: microseconds, at least 100 ms, at most a day."""
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,6})?)(ms|s|m|h)?", text.strip(), re.ASCII)
+    us = float(found[1]) * {"ms": 1e3, "s": 1e6, "m": 60e6, "h": 3600e6}[found[2] or "s"] if found else 0.0
+    if not 100_000 <= us <= 86_400e6:
+        raise argparse.ArgumentTypeError(f"'{text}': give a time such as 10s, 500ms or 2m, from 100ms to 24h")
+    return round(us)

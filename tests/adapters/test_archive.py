@@ -19,9 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.conftest import LINES, Read, put, zst
 
-from defib.adapters import archive as module
-from defib.adapters.archive import Archive, is_binary, shown
+from defib.adapters.archive import Archive, shown
 from defib.adapters.rulefiles import LoadedRules
+from defib.adapters.sniff import MAGIC, is_binary
 from defib.engine.ports import Data, Opened
 
 # --- what the bytes look like -------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ def test_binaries_are_told_apart_and_are_no_refusal(tmp_path: Path) -> None:
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs"]) | st.sampled_from("\n\r\t\x1b\0"), max_size=400))
 def test_text_is_never_taken_for_a_binary(text: str) -> None:
     data = text.encode()
-    assert not is_binary(data) or data.startswith(module.MAGIC)
+    assert not is_binary(data) or data.startswith(MAGIC)
 
 
 # --- packed files ---------------------------------------------------------------------------------------------------------------

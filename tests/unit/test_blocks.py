@@ -114,3 +114,20 @@ def test_an_empty_batch_has_no_records() -> None:
     batch = Batch()
     assert len(batch.ends) == len(batch.starts) == 0
     assert batch.buffer == b""
+
+
+@pytest.mark.parametrize(
+    "length", [1, 5, blocks.SIDE_MAX, blocks.RECORD_MAX, blocks.RECORD_MAX + 1, 3 * blocks.RECORD_MAX]
+)
+@pytest.mark.parametrize("before", [b"", b"a\n", b"a\nbegun ", b"x" * (blocks.RECORD_MAX + 9)])
+@pytest.mark.parametrize("after", [b"", b"\n", b" ends\nz\n", b"y" * blocks.SIDE_MAX + b"\n"])
+def test_skipping_nuls_is_the_same_as_feeding_them(before: bytes, length: int, after: bytes) -> None:
+    fed, skipped = LineCutter(0), LineCutter(0)
+    a = fed.feed(before + bytes(length)) + fed.feed(after) + fed.finish()
+    b = skipped.feed(before)
+    skipped.skip(length)
+    b += skipped.feed(after) + skipped.finish()
+    assert [(p.offset, p.line, p.giant, clean(p.payload)) for p in b] == [
+        (p.offset, p.line, p.giant, clean(p.payload)) for p in a
+    ]
+    assert (skipped.lines, skipped.giants, skipped.offset) == (fed.lines, fed.giants, fed.offset)

@@ -394,6 +394,28 @@ def test_more_work_in_a_step_is_no_slowdown(language: Kit) -> None:
     assert follow(language, script).healths == ["healthy"]
 
 
+@pytest.mark.parametrize("trouble", [None, "Stale file handle"])
+def test_a_job_may_close_between_a_look_and_the_tick(language: Kit, trouble: str | None) -> None:
+    """Its last lines and its last look arrive with its end; another job's wait for the tick."""
+    other = JobKey(None, "8", None, None)
+    opened = [Opened(0, StreamId("a.log"), StreamFacts(JOB), 0), Opened(1, StreamId("b.log"), StreamFacts(other), 0)]
+    polls = [
+        [*opened, Ticked(1_000_000)],
+        [
+            *(Data(n, b"step=1\n", 7) for n in (0, 1)),
+            *(Looked(n, trouble) for n in (0, 1)),
+            *(Closed(0), JobClosed(JOB), Ticked(2_000_000)),
+        ],
+        [Ticked(200_000_000), Closed(1), JobClosed(other)],
+    ]
+    sink, state = Collected(), core.State(language.book)
+    Drive(language.observer(), state, sink, verify=True).run(Feed(iter(polls)))
+    assert [a.job for a in sink.attempts] == [JOB, other]
+    told = [(c.job, c.health) for c in sink.of(HealthChanged)]
+    assert told == [(other, "healthy"), *([(other, "blind")] if trouble else [])]
+    assert not state.live.watches
+
+
 def scenes() -> Mapping[str, Script]:
     return {
         "hang": training(60).quiet(3000).steps(61, 65),
