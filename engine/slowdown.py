@@ -36,6 +36,7 @@ WIDE, NARROW = 5, 3
 WAVE_BINS = 8
 SIGN = 5.0  # standard deviations by which slower bins must outnumber the usual ones: a sign test, which no tail of the noise can fool
 USUAL_ERRORS = 2.0  # standard errors added to the usual share: few bins say little of it
+QUANTA = 1.5  # steps of a coarsely printed rate that a drop has to exceed
 BASE_ERROR = 1 / 6  # of the drop: how far off the first baseline may be
 
 
@@ -92,6 +93,7 @@ class Slowdown:
         self._learned: list[float] = []
         self._base: float | None = None
         self._sigma = SIGMA_MIN
+        self._quantum = 0.0  # between neighbouring values, where a rate is printed with two digits
         self._usual = 0.5  # share of bins slower than half the drop in question while all is well
         self._based_bins = 0  # bins the present baseline has held
         self._former: tuple[float, int] | None = None  # the baseline before the run became faster, and how long it held
@@ -168,6 +170,7 @@ class Slowdown:
         """How often a bin is slower in a run that is well: spikes and tails that no standard deviation tells of."""
         assert self._base is not None
         slower = sum(v > self._base + self._k for v in values)
+        self._quantum = quantum(values)
         share = (slower + 1) / (len(values) + 2)
         self._usual = share + USUAL_ERRORS * math.sqrt(share * (1 - share) / len(values))
 
@@ -191,7 +194,7 @@ class Slowdown:
                 self._up.bins * self._usual * (1 - self._usual)
             )
             steps = b.end.step - self._up.begin.step
-            if typical < self._delta * (1 - self._p.tolerance):
+            if typical < max(self._delta * (1 - self._p.tolerance), QUANTA * self._quantum):
                 if self._up.bins >= EXCURSION_MAX:
                     self._up.reset()
             elif lasted >= self._p.for_s and steps >= self._p.steps and certain:
@@ -261,6 +264,12 @@ def settled(values: list[float]) -> tuple[float, float]:
         blocks = np.median(a[: len(a) // WAVE_BINS * WAVE_BINS].reshape(-1, WAVE_BINS), axis=1)
         sigma = max(sigma, _deviation(blocks) * math.sqrt(WAVE_BINS) / 1.2533)
     return base, max(SIGMA_MIN, sigma)
+
+
+def quantum(values: list[float]) -> float:
+    """The smallest step between different values: a rate printed as 0.11it/s or 0.10it/s jumps by a tenth without any change of pace."""
+    different = np.unique(np.round(values, 9))
+    return float(np.diff(different).min()) if len(different) > 1 else 0.0
 
 
 def _deviation(a: F64) -> float:

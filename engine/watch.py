@@ -160,6 +160,7 @@ class JobWatch:
         if forward > self.forward and forward > 0:
             if speaking:
                 self.step = speaking[0].counter.last_step
+                self._expect(speaking[0].counter.rhythm, forward - max(0, self.forward))
             phases: tuple[str, ...] = () if self.phase in ("steady", "startup", "compile") else (self.phase,)
             self._beat(now_us, phases)
             self.moved_us, self.trouble_us = now_us, None
@@ -175,10 +176,13 @@ class JobWatch:
         else:
             self.trouble_us = None
         self.alert = self.trouble_us is not None or finished(traces)
-        if speaking:
-            self.rhythm.expected_s = speaking[0].counter.rhythm.expected_s
         moving = speaking and self.moved_us is not None
         self.phase = episodes.phase_of(speaking[0].trace, speaking[0].counter) if moving else phase_before(traces)
+
+    def _expect(self, printed: Rhythm, lines: int) -> None:
+        """When more is due, by the pace the run prints: as many lines as came at once were waiting in a buffer and will again."""
+        apart = printed.expected_s if printed.expected_s is not None else printed.gaps.quantile(0.5)
+        self.rhythm.expected_s = None if apart is None else apart * lines
 
     def _beat(self, now_us: int, phases: tuple[str, ...]) -> None:
         if self.moved_us is None:
@@ -236,7 +240,7 @@ class JobWatch:
         judged = causes.judge(traces, book, errors, self.outlived)
         if judged.verdict == "completed" and self.state is not None:
             return None  # the scheduler still says that it runs: it has the time of its last phase to end
-        health = OVER.get(judged.verdict)
+        health = OVER.get(judged.verdict) or ("ended" if done else None)
         if health is None:
             return None
         cause = (
