@@ -22,6 +22,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import hyperscan as hs
+
 from defib.adapters import rulefiles
 from defib.adapters.archive import Archive
 from defib.adapters.wire import Fan
@@ -29,6 +31,7 @@ from defib.engine import rulelint
 from defib.engine.blocks import Batch, Piece
 from defib.engine.core import State
 from defib.engine.drive import Drive
+from defib.engine.finder import literal
 from defib.engine.observe import Observer
 from defib.engine.rulebook import Rulebook
 from defib.engine.scan import Scanner, compile_databases
@@ -101,6 +104,38 @@ def replayed(books: dict[str, Rulebook], texts: dict[str, bytes], rounds: int) -
     return {who: size / 1e6 / statistics.median(seconds) for who, seconds in took.items()}
 
 
+def floor(book: Rulebook, texts: dict[str, bytes], rounds: int) -> dict[str, Any]:
+    """What no wording can beat: eight plain bytes per signature and nothing else, all of them against the first ones, in Hyperscan itself."""
+    words = [
+        w for r in book.rules if r.kind == "signature" for h in r.hits if len(w := h.line.strip().encode()[:8]) == 8
+    ]
+    words = list(dict.fromkeys(words))
+    databases = {}
+    for name, some in (("all", words), ("first", words[:FIRST])):
+        db = hs.Database(mode=hs.HS_MODE_BLOCK)
+        patterns = [literal(w) for w in some]
+        db.compile(
+            expressions=patterns,
+            ids=list(range(len(some))),
+            elements=len(some),
+            flags=[hs.HS_FLAG_SINGLEMATCH] * len(some),
+        )
+        databases[name] = db
+    took: dict[tuple[str, str], list[float]] = {}
+    for name, text in texts.items():
+        for turn in range(rounds + 1):
+            for who, db in databases.items():
+                began = time.process_time()
+                db.scan(text, match_event_handler=lambda *_: None)
+                if turn:
+                    took.setdefault((who, name), []).append(time.process_time() - began)
+    rate = {
+        who: total({n: len(texts[n]) / 1e6 / statistics.median(took[who, n]) for n in texts}, texts)
+        for who in databases
+    }
+    return {"literals": len(words), **rate, "ratio": rate["all"] / rate["first"]}
+
+
 def total(per_corpus: dict[str, float], texts: dict[str, bytes]) -> float:
     """MB/s over all healthy corpora together."""
     healthy = [n for n in texts if n != rulelint.NEAR]
@@ -153,6 +188,7 @@ def measure(book: Rulebook, texts: dict[str, bytes], rounds: int, leave: int) ->
         "beside_mb_s": total(per["beside"], texts), "ratio_beside": total(per["all"], texts) / total(per["beside"], texts),
         **{f"{name}_mb_s": total(per[name], texts) for name in plain},
         "ratio_plain_first": total(per["all"], texts) / total(per["plain_first"], texts),
+        "floor": floor(book, texts, rounds),
         "replay": {**whole, "ratio": whole["all"] / whole["beside"]},
         "groups": {name: total(per[name], texts) / total(per["all"], texts) - 1 for name in parts},
         "leave_one_out": leave_out(book, texts, leave, rounds) if leave else [],
@@ -176,6 +212,11 @@ def report(m: dict[str, Any]) -> None:
     print(
         f"{'plain, all':<16}{m['plain_mb_s']:>10,.0f}{m['plain_first_mb_s']:>10,.0f}"
         f"{m['ratio_plain_first']:>8.2f}  (ratio: all by literals to the first {FIRST} plain)"
+    )
+    least = m["floor"]
+    print(
+        f"{'literals alone':<16}{least['all']:>10,.0f}{least['first']:>10,.0f}{least['ratio']:>8.2f}  "
+        f"({least['literals']} strings of eight bytes and no rules at all: what the matcher itself allows)"
     )
     whole = m["replay"]
     print(f"{'whole replay':<16}{whole['all']:>10,.0f}{'':>18}{whole['beside']:>10,.0f}{whole['ratio']:>8.2f}")
