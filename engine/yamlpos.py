@@ -66,17 +66,19 @@ def read(path: str, text: str) -> Positioned:
         else:
             continue
         out.problems.append(Problem(path, start.line + 1, start.column + 1, said, mend))
-    # An alias may stand for what holds it: what was refused is not walked.
-    out.data = _value(node, (), out) if node is not None and not out.problems else None
+    out.data = _value(node, (), out) if node is not None else None
     return out
 
 
-def _value(node: Any, loc: Path, out: Positioned) -> Any:
+def _value(node: Any, loc: Path, out: Positioned, within: frozenset[int] = frozenset()) -> Any:
+    if id(node) in within:
+        return None  # an alias (refused above) that stands for what holds it
+    within |= {id(node)}
     out.at.setdefault(loc, (node.start_mark.line + 1, node.start_mark.column + 1))
     if isinstance(node, yaml.ScalarNode):
         return node.value
     if isinstance(node, yaml.SequenceNode):
-        return [_value(child, (*loc, i), out) for i, child in enumerate(node.value)]
+        return [_value(child, (*loc, i), out, within) for i, child in enumerate(node.value)]
     result: dict[str, Any] = {}
     for key_node, value_node in node.value:
         key = str(key_node.value)
@@ -84,5 +86,5 @@ def _value(node: Any, loc: Path, out: Positioned) -> Any:
         if key in result:
             out.problems.append(Problem(out.path, *here, f"key '{key}' is given twice", "keep one of the two"))
         out.at[(*loc, key)] = here
-        result[key] = _value(value_node, (*loc, key), out)
+        result[key] = _value(value_node, (*loc, key), out, within)
     return result

@@ -113,3 +113,18 @@ def test_the_cache_keeps_policies_and_the_hash_knows_them() -> None:
 def test_a_rulebook_without_the_policy_says_which_is_missing() -> None:
     with pytest.raises(ConfigError, match=r"no policy 'nodes'\n    mend: add policy/nodes.yaml"):
         book().policy(NodesPolicy)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ("hang: {phases: {steady: {floor_s: 90000, unlearned_s: 5, ceiling_s: 10}}}", "above ceiling_s"),
+        ("slow: {steps: 99999999999999999999999}", "less than or equal to"),
+        ("slow: {bin_s: 1e-300}", "greater than or equal to"),
+        ("hang: {factor: 1e308}", "less than or equal to"),
+    ],
+)
+def test_numbers_of_detection_have_bounds(changed: str, said: str) -> None:
+    ours = (rulefiles.built_in() / "policy" / "detect.yaml").read_text()
+    with pytest.raises(RuleError, match=said):
+        rulecheck.load([("rules/policy/detect.yaml", ours), ("mine/detect.yaml", f"policy: detect\n{changed}\n")])

@@ -89,3 +89,9 @@ def test_several_faults_of_a_file_are_told_at_once() -> None:
 def test_an_empty_file_has_no_data() -> None:
     assert read("f", "").data is None
     assert read("f", "# only words\n").data is None
+
+
+def test_an_alias_that_holds_itself_is_refused_and_not_followed() -> None:
+    got = read("f", "hang: &a {factor: *a}\n")
+    assert [p.line for p in got.problems] == [1, 1]
+    assert got.data == {"hang": {"factor": None}}
