@@ -313,3 +313,13 @@ def test_two_names_that_look_alike_are_two_streams(tmp_path: Path) -> None:
             f.write(name)
     read = Read(tmp_path)  # asserts that no stream id comes twice
     assert len(read.data) == 2
+
+
+def test_a_log_beside_its_packed_copy_is_read_once(tmp_path: Path) -> None:
+    (tmp_path / "a.out").write_bytes(b"step 1\n")
+    (tmp_path / "a.out.gz").write_bytes(gzip.compress(b"step 1\n"))
+    (tmp_path / "b.log.gz").write_bytes(gzip.compress(b"step 2\n"))
+    source = Archive([str(tmp_path)], ())
+    source.open()
+    assert [os.path.basename(f.path) for f in source.files] == ["a.out", "b.log.gz"]
+    assert [(os.path.basename(u.path), "the same log" in u.why) for u in source.unread] == [("a.out.gz", True)]

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from tests.conftest import CLASSES, faults, rulebook
 
+from defib.adapters import rulefiles
+from defib.engine import rulecheck
 from defib.engine.policies import POLICIES, NodesPolicy, restore
 from defib.engine.policyfiles import load_policy
 from defib.engine.rulebook import Rulebook
