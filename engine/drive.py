@@ -29,6 +29,7 @@ from defib.engine.ports import (
     JobClosed,
     JobTold,
     Looked,
+    Marked,
     Opened,
     Sink,
     Skipped,
@@ -114,6 +115,8 @@ class Drive:
                 self._after.append(StreamLooked(item.stream, item.trouble))
             case JobTold():
                 self._after.append(JobSeen(item.job, item.state, item.name))
+            case Marked():
+                pass  # nothing is kept here that could be taken up again
             case Ticked():
                 self._after.append(Tick(item.at_us))
                 self._flush()

@@ -79,7 +79,17 @@ class Ticked:
     at_us: int
 
 
-SourceItem = Opened | Data | Skipped | Closed | JobClosed | Looked | JobTold | Ticked
+@dataclass(frozen=True, slots=True)
+class Marked:
+    """How far a source has read one thing, in words of its own: kept together with what was derived from the items before it, and handed
+    back when the source is made again. source: which reader; key: of what; mark: b"" forgets it."""
+
+    source: str
+    key: bytes
+    mark: bytes
+
+
+SourceItem = Opened | Data | Skipped | Closed | JobClosed | Looked | JobTold | Marked | Ticked
 
 
 class Source(Protocol):
