@@ -27,7 +27,7 @@ from defib.engine.literals import Gates
 from defib.engine.rulebook import Databases, Rulebook
 
 CHATTER_WEIGHT = 200  # against single lines of single frameworks
-FORMAT = 7  # of the compiled databases; part of the cache key
+FORMAT = 8  # of the compiled databases; part of the cache key
 
 _IN_CLASS = {
     "s": r" \t\r\f\x0b",
@@ -77,6 +77,13 @@ class Plan:
     vetoes: tuple[tuple[str, str, int], ...]  # (expression, "unless" | "benign", rule index)
     anchors: tuple[str, ...]
 
+    def veto_groups(self) -> dict[str, list[int]]:
+        """Numbers of the vetoes that share an expression: many rules are silenced by the same words, which are looked for once."""
+        groups: dict[str, list[int]] = {}
+        for n, (expression, _, _) in enumerate(self.vetoes):
+            groups.setdefault(expression, []).append(n)
+        return groups
+
 
 def plan(book: Rulebook) -> Plan:
     """Which expressions a rulebook compiles to, in an order that does not change."""
@@ -115,7 +122,7 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
         banners=finder.compiled([e for e in entries if e[0] in of and e[0] in banners]),
         bare=finder.compiled([e for e in entries if e[0] not in of]),
         anchors=finder.compiled(finder.literals((a.encode() for a in p.anchors), ONCE)),
-        vetoes=finder.compiled([(n, confine(e).encode(), MULTILINE) for n, (e, _, _) in enumerate(p.vetoes)]),
+        vetoes=finder.compiled([(n, confine(e).encode(), MULTILINE) for n, e in enumerate(p.veto_groups())]),
     )
 
 
@@ -166,6 +173,7 @@ class Scanner:
         self._signature = np.array([r.kind == "signature" and r.role != "wrapper" for r in book.rules], bool)
         self._veto_benign = np.array([k == "benign" for _, k, _ in self.plan.vetoes], bool)
         self._veto_code = np.array([i for _, _, i in self.plan.vetoes], np.int64)
+        self._veto_numbers = list(self.plan.veto_groups().values())
 
     def scan(self, batch: Batch) -> Hits:
         """One pass over the batch, vetoes applied."""
@@ -182,25 +190,28 @@ class Scanner:
 
     def _spare(self, batch: Batch, rule: I64, record: I64) -> tuple[I64, I64]:
         """Drop hits that an `unless` of their rule or a benign rule speaks against."""
-        veto_rule, veto_record, benign = self.vetoes(batch, np.unique(record))
+        veto_rule, veto_record, benign = self.vetoes(batch, np.unique(record), np.unique(rule))
         if not len(veto_rule):
             return rule, record
-        muted = np.isin(record, veto_record[benign])
-        keep = ~(muted | np.isin(self._pair(record, rule), self._pair(veto_record[~benign], veto_rule[~benign])))
+        muted = _among(record, veto_record[benign])
+        keep = ~(muted | _among(self._pair(record, rule), self._pair(veto_record[~benign], veto_rule[~benign])))
         return rule[keep], record[keep]
 
     def _give_way(self, rule: I64, record: I64) -> tuple[I64, I64]:
         """Generic rules say nothing where a particular signature hits the same record."""
         generic = self._generic[rule]
         particular = record[~generic & self._signature[rule]]
-        keep = ~(generic & np.isin(record, particular))
+        keep = ~(generic & _among(record, particular))
         return rule[keep], record[keep]
 
     def _pair(self, record: I64, rule: I64) -> I64:
         return record * (len(self.book.rules) + 1) + rule
 
-    def vetoes(self, batch: Batch, records: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
-        """(rule, record, is benign) of every veto that holds on one of the records; a benign rule's own `unless` is applied."""
+    def vetoes(self, batch: Batch, records: I64, rules: I64 | None = None) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
+        """(rule, record, is benign) of every veto that holds on one of the records; a benign rule's own `unless` is applied.
+
+        rules: whose `unless` is asked for, None for all; benign rules always speak.
+        """
         if self._vetoes is None or not len(records):
             empty = np.empty(0, np.int64)
             return empty, empty, np.empty(0, bool)
@@ -208,11 +219,43 @@ class Scanner:
         ids, ends = finder.scan(self._vetoes, b"\n".join(texts) + b"\n")
         stops = np.cumsum([len(t) + 1 for t in texts]) - 1
         hit = records[np.searchsorted(stops, ends - 1)] if len(ids) else np.empty(0, np.int64)
-        rule, benign = self._veto_code[ids], self._veto_benign[ids]
-        spared = benign & np.isin(self._pair(hit, rule), self._pair(hit[~benign], rule[~benign]))
+        asked = np.ones(len(self._veto_code), bool) if rules is None else self._asked(rules)
+        number, hit = self._each(ids, hit, asked)
+        rule, benign = self._veto_code[number], self._veto_benign[number]
+        spared = benign & _among(self._pair(hit, rule), self._pair(hit[~benign], rule[~benign]))
         return rule[~spared], hit[~spared], benign[~spared]
+
+    def _asked(self, rules: I64) -> npt.NDArray[np.bool_]:
+        """Which vetoes can speak where these rules hit: benign rules, what silences those, and the `unless` of the rules themselves."""
+        wanted = np.zeros(len(self.book.rules), bool)
+        wanted[rules] = True
+        wanted[self._veto_code[self._veto_benign]] = True
+        return wanted[self._veto_code]
+
+    def _each(self, groups: I64, hit: I64, asked: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
+        """Matches of shared expressions -> (veto number, record) of every rule that shares them and is asked."""
+        parts = [
+            (number, hit[groups == g])
+            for g in np.flatnonzero(np.bincount(groups))
+            for number in self._veto_numbers[g]
+            if asked[number]
+        ]
+        if not parts:
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        return np.repeat(np.array([n for n, _ in parts], np.int64), [len(h) for _, h in parts]), np.concatenate(
+            [h for _, h in parts]
+        )
 
     def banners_in(self, text: bytes) -> frozenset[int]:
         """Rule indices of the banners in one stream's part of a batch."""
         ids, _ = self._finder.matches(text)
         return frozenset(np.unique(self._code[ids][self._banner[ids]]).tolist())
+
+
+def _among(these: I64, those: I64) -> npt.NDArray[np.bool_]:
+    """Which of these occur among those. By sorting: numpy's own way hashes, and is many times slower on whole numbers without order."""
+    if not len(these) or not len(those):
+        return np.zeros(len(these), bool)
+    those = np.sort(those)
+    at = np.searchsorted(those, these)
+    return np.asarray(those[np.minimum(at, len(those) - 1)] == these)
