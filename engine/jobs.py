@@ -50,8 +50,10 @@ class JobFacts:
     job_id: the raw id of this record (the last task of an array to be split off keeps the array's own id). array_job_id, array_task: where
     the record is one task. array_pending: this record stands for tasks that have not been split off; it is nobody's target.
     state: base state, "" where only a flag was told; flags: what Slurm adds to it. priority 0 is held. stdout, stderr: bytes of the expanded
-    paths, None where unknown or, of stderr, where it goes to stdout. Texts are valid: bytes that were no UTF-8 are replaced in them. requeue: the job may be requeued (--requeue). batch: it was submitted with sbatch. memory of what was asked: excluded, required are node
-    names. exit_code, exit_signal: of the batch script, None before the end.
+    paths, None where unknown or, of stderr, where it goes to stdout. Texts are valid: bytes that were no UTF-8 are replaced in them.
+    requeue: the job may be requeued (--requeue). batch: it was submitted with sbatch. excluded, required: node names that were asked for;
+    of many jobs read at once as text, old releases do not tell the excluded ones. exit_code, exit_signal: of the batch script, None before
+    the end.
     """
 
     cluster: str

@@ -26,7 +26,8 @@ COLUMNS = {
     "Account": "account", "Partition": "partition", "QOS": "qos", "Reason": "state_reason", "NodeList": "nodes", "BatchHost": "batch_host",
     "HetJobID": "het_job_id", "HetJobOffset": "het_job_offset", "exit_code": "exit_code", "PriorityLong": "priority", "Requeue": "requeue",
     "BatchFlag": "batch_flag", "ReqNodes": "required_nodes", "ExcNodes": "excluded_nodes", "NumNodes": "node_count",
-    "tres-alloc": "tres_alloc_str", "TimeLimit": "time_limit", "Cluster": "cluster", "Reservation": "resv_name", "Dependency": "dependency",
+    "tres-alloc": "tres_alloc_str", "tres-per-node": "tres_per_node", "TimeLimit": "time_limit", "Cluster": "cluster",
+    "Reservation": "resv_name", "Dependency": "dependency",
     "Name": "name", "Comment": "comment", "admin_comment": "admin_comment", "WorkDir": "current_working_directory",
     "STDOUT": "standard_output", "STDERR": "standard_error",
 }  # fmt: skip
@@ -39,6 +40,7 @@ KEYS = {
     "BatchHost": "batch_host", "NumNodes": "node_count", "TRES": "tres_req_str", "ReqTRES": "tres_req_str", "AllocTRES": "tres_alloc_str",
     "SLUID": "sluid",
 }  # fmt: skip
+FREE = ("name", "comment", "admin_comment")
 _HEAD = re.compile(
     r"JobId=(\d+) (?:ArrayJobId=(\d+) ArrayTaskId=(\S+) (?:ArrayTaskThrottle=\d+ )?)?"
     r"(?:HetJobId=(\d+) HetJobOffset=(\d+) )?JobName=",
@@ -173,7 +175,7 @@ def _row(row: dict[str, Any]) -> dict[str, Any]:
     elif not task.isdigit():  # tasks that were not split off: `2-5%2`
         row["array_task_id"] = None
     for key, value in row.items():
-        if key not in ("name", "comment", "admin_comment") and value in ("N/A", "n/a", "(null)"):
+        if (value == "(null)" and key != "name") or (value in ("N/A", "n/a") and key not in FREE):
             row[key] = None
     return row
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from defib.engine.jobs import JobFacts, LogPath
@@ -124,6 +124,18 @@ def logs(facts: JobFacts, templates: tuple[str, ...] = (), roots: tuple[bytes, .
         else:
             paths.setdefault(path, LogPath(path, log.channel, log.glob))
     return Logs(tuple(paths.values()), tuple(troubles))
+
+
+def places(
+    templates: tuple[str, ...] = (), roots: tuple[bytes, ...] = (b"/",)
+) -> Callable[[JobFacts], tuple[tuple[LogPath, ...], tuple[str, ...]]]:
+    """`logs` of a site, as the roster asks for it."""
+
+    def of(facts: JobFacts) -> tuple[tuple[LogPath, ...], tuple[str, ...]]:
+        found = logs(facts, templates, roots)
+        return found.paths, found.troubles
+
+    return of
 
 
 def _refusal(path: bytes, roots: tuple[bytes, ...]) -> str | None:

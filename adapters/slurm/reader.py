@@ -32,6 +32,11 @@ ABSENT = "Invalid job id"
 NO_JSON = ("unrecognized option", "invalid option", "plugin", "openapi", "data_parser", "serializer")
 
 
+def divider() -> str:
+    """A word nobody can know before the call, and whose end is not its beginning, so that no text before it can run into it."""
+    return f"~{secrets.token_hex(8)}="
+
+
 @dataclass(slots=True)
 class Scheduler:
     """Asks one cluster. name: our name for it; without it the name it gives itself. draw: a number from 0 to 1, for the jitter.
@@ -90,7 +95,7 @@ class Scheduler:
     def _ask(self, form: str, now_us: int) -> None:
         self._asked, self._at_us = form, now_us
         self._since_json = 0 if form == "json" else self._since_json + 1
-        self._divider = f"~{secrets.token_hex(8)}~"
+        self._divider = divider()
         args = ["-a", "-t", "all", "--json"] if form == "json" else self._columns()
         self._call = self.commands.call("squeue", *args, deadline_s=self.deadline_s)
         self._call.start()
@@ -201,7 +206,7 @@ class Scheduler:
         """Without JSON: columns first, which tell ids and names beyond doubt, then the record of each, which has what columns lack."""
         raw, took = label.split("_")[0].split("+")[0], 0.0
         while True:
-            self._divider = f"~{secrets.token_hex(8)}~"
+            self._divider = divider()
             answer = self.commands.run(
                 "squeue", *self._columns("-j", label if "_" in label else raw), deadline_s=deadline_s
             )
@@ -235,7 +240,7 @@ class Scheduler:
             one = answers.job_of_text(answer.stdout, j.job_id, told.names[j.job_id], j.cluster, self.version)
             jobs += [
                 replace(
-                    r, comment=j.comment, admin_comment=j.admin_comment, reservation=j.reservation,
+                    r, comment=j.comment, admin_comment=j.admin_comment, reservation=j.reservation, gpus=r.gpus or j.gpus,
                     stdout=r.stdout or j.stdout, stderr=r.stderr or j.stderr, work_dir=j.work_dir,
                 )
                 for r in one.jobs
@@ -292,9 +297,9 @@ class Scheduler:
             return (), ()
         if len(ids) > HISTORY_MAX:
             raise ValueError(f"at most {HISTORY_MAX} jobs at a time")
-        divider = f"~{secrets.token_hex(8)}~"
+        mark = divider()
         answer = self.commands.run(
-            "sacct", "-X", "-D", "-n", "-P", f"--delimiter={divider}", "-S", settings.utc(since_us), "-j", ",".join(map(str, ids)),
+            "sacct", "-X", "-D", "-n", "-P", f"--delimiter={mark}", "-S", settings.utc(since_us), "-j", ",".join(map(str, ids)),
             "-o", settings.PAST, deadline_s=deadline_s,
         )  # fmt: skip
-        return settings.past(answer.stdout, divider) if answer.good else ((), (f"no history: {answer.said}",))
+        return settings.past(answer.stdout, mark) if answer.good else ((), (f"no history: {answer.said}",))

@@ -75,8 +75,10 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
         host.split(".")[0].encode() if host else None, number(r.get("restart_cnt")) or 0, version,
     )  # fmt: skip
     folder = shapes.raw(text(r.get("current_working_directory"))) or None
-    out = _output(r, values, folder, batch=batch is not False)
-    err = _path(r, "standard_error", "stderr_expanded", values, folder)
+    out = err = None
+    if not het or not number(r.get("het_job_offset")):  # the batch script runs in the leading component only
+        out = _output(r, values, folder, batch=batch is not False)
+        err = _path(r, "standard_error", "stderr_expanded", values, folder)
     return JobFacts(
         cluster=cluster or clean(text(r.get("cluster"))) or "",
         job_id=job_id,
@@ -106,9 +108,9 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
         excluded=expand(text(r.get("excluded_nodes"))),
         required=expand(text(r.get("required_nodes"))),
         node_count=_count(r.get("node_count")),
-        gpus=shapes.gpus(text(r.get("tres_alloc_str")), text(r.get("tres_req_str"))),
+        gpus=_gpus(r),
         priority=priority,
-        held=bool(shapes.truth(r.get("hold"))) or (priority == 0 and base in ("PENDING", "")),
+        held=base in ("PENDING", "") and (priority == 0 or bool(shapes.truth(r.get("hold")))),
         requeue=shapes.truth(r.get("requeue")),
         batch=batch,
         comment=clean(text(r.get("comment"))),
@@ -131,6 +133,15 @@ def _reason(r: Record) -> str:
     """A word of Slurm's own; text output may put a sentence in its place, with underscores for blanks."""
     found = clean(text(r.get("state_reason")))
     return "" if found in shapes.EMPTY else found
+
+
+def _gpus(r: Record) -> int | None:
+    """What the accounting counts, else what was asked for on each node (accounting of GPUs is a site's choice)."""
+    counted = shapes.gpus(text(r.get("tres_alloc_str")), text(r.get("tres_req_str")))
+    if counted is None and (each := shapes.per_node(text(r.get("tres_per_node")))) is not None:
+        nodes = _count(r.get("node_count"))
+        return each * nodes if nodes is not None else None
+    return counted
 
 
 def _count(value: Any) -> int | None:

@@ -25,6 +25,7 @@ IMPLIED = {
     "RESV_DEL_HOLD": "PENDING",
 }  # fmt: skip
 _DURATION = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)", re.ASCII)
+_PER_NODE = re.compile(r"(?:^|,)(?:gres[:/])?gpu(?:[:=/](?!\d+(?:,|$))[\w.-]+)?(?:[:=](\d{1,6}))?(?=,|$)", re.ASCII)
 _INTEGER = re.compile(r"-?\d{1,20}", re.ASCII)
 
 
@@ -88,7 +89,7 @@ def truth(value: Any) -> bool | None:
 
 def text(value: Any) -> str:
     """Text as the record has it: bytes that are no UTF-8 may be in it as lone surrogates."""
-    if value is None or value == "(null)":
+    if value is None:
         return ""
     if not isinstance(value, str):
         raise ValueError("a text that is none")  # noqa: TRY004 - one kind of error for all odd shapes
@@ -152,3 +153,9 @@ def gpus(*tres: str) -> int | None:
         if found:
             return sum(needed(n, "GPU count") for n in found)
     return None
+
+
+def per_node(words: str) -> int | None:
+    """GPUs out of what was asked for on a node: `gres:gpu:2`, `gres/gpu:h100=4,gres/shm=1`."""
+    found = [m[1] or "1" for m in _PER_NODE.finditer(words)]
+    return sum(map(int, found)) if found else None
