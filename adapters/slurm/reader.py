@@ -241,7 +241,7 @@ class Scheduler:
             jobs += [
                 replace(
                     r, comment=j.comment, admin_comment=j.admin_comment, reservation=j.reservation, gpus=r.gpus or j.gpus,
-                    stdout=r.stdout or j.stdout, stderr=r.stderr or j.stderr, work_dir=j.work_dir,
+                    stdout=j.stdout or r.stdout, stderr=j.stderr, work_dir=j.work_dir,
                 )
                 for r in one.jobs
             ]  # fmt: skip

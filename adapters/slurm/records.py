@@ -76,8 +76,9 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
     )  # fmt: skip
     folder = shapes.raw(text(r.get("current_working_directory"))) or None
     out = err = None
-    if not het or not number(r.get("het_job_offset")):  # the batch script runs in the leading component only
-        out = _output(r, values, folder, batch=batch is not False)
+    # The batch script runs in the leading component only, and what srun or salloc run has no log that is told.
+    if batch is not False and not (het and number(r.get("het_job_offset"))):
+        out = _output(r, values, folder)
         err = _path(r, "standard_error", "stderr_expanded", values, folder)
     return JobFacts(
         cluster=cluster or clean(text(r.get("cluster"))) or "",
@@ -149,13 +150,19 @@ def _count(value: Any) -> int | None:
     return number(value.split("-")[0]) if isinstance(value, str) else number(value)
 
 
-def _output(r: Record, values: paths.Values, folder: bytes | None, *, batch: bool) -> bytes | None:
+def _output(r: Record, values: paths.Values, folder: bytes | None) -> bytes | None:
+    """Where nothing was asked for, Slurm's own name in the work folder; some text output gives an array's task that of a plain job."""
     found = _path(r, "standard_output", "stdout_expanded", values, folder)
-    if found is None and batch and folder is not None and values.array_task is None and values.array_job_id is None:
-        return paths.expand(DEFAULT_LOG, values, folder)
-    if found is None and batch and folder is not None and values.array_task is not None:
-        return paths.expand(DEFAULT_ARRAY_LOG, values, folder)
-    return found
+    if folder is None or (values.array_job_id is not None and values.array_task is None):
+        return found
+    plain = paths.expand(DEFAULT_LOG, values, folder)
+    if values.array_task is None:
+        return plain if found is None else found
+    return (
+        paths.expand(DEFAULT_ARRAY_LOG, values, folder)
+        if found in (None, plain) and "stdout_expanded" not in r
+        else found
+    )
 
 
 def _path(r: Record, plain: str, expanded: str, values: paths.Values, folder: bytes | None) -> bytes | None:
@@ -163,7 +170,7 @@ def _path(r: Record, plain: str, expanded: str, values: paths.Values, folder: by
     print plain numbers, do not."""
     done = shapes.raw(text(r.get(expanded)))
     given = shapes.raw(text(r.get(plain)))
-    if b"\\" in given and expanded in r:  # the scheduler expands what the node will not
+    if (b"\\" in given or b"%%" in given) and expanded in r:  # there the scheduler expands what the node will not
         return paths.expand(given, values, folder or b"/")
     if not done and (r.get("paths_expanded") or isinstance(r.get("submit_time"), Mapping)) and expanded not in r:
         done = given
