@@ -80,6 +80,8 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
     if batch is not False and not (het and number(r.get("het_job_offset"))):
         out = _output(r, values, folder)
         err = _path(r, "standard_error", "stderr_expanded", values, folder)
+        if values.array_task is not None and folder is not None and err == paths.expand(DEFAULT_LOG, values, folder):
+            err = None if "stderr_expanded" not in r else err  # some text output: it goes to stdout, see below
     return JobFacts(
         cluster=cluster or clean(text(r.get("cluster"))) or "",
         job_id=job_id,
@@ -151,18 +153,15 @@ def _count(value: Any) -> int | None:
 
 
 def _output(r: Record, values: paths.Values, folder: bytes | None) -> bytes | None:
-    """Where nothing was asked for, Slurm's own name in the work folder; some text output gives an array's task that of a plain job."""
+    """Where nothing was asked for, Slurm's own name in the work folder. Some text output gives an array's task that of a plain job."""
     found = _path(r, "standard_output", "stdout_expanded", values, folder)
     if folder is None or (values.array_job_id is not None and values.array_task is None):
         return found
     plain = paths.expand(DEFAULT_LOG, values, folder)
     if values.array_task is None:
         return plain if found is None else found
-    return (
-        paths.expand(DEFAULT_ARRAY_LOG, values, folder)
-        if found in (None, plain) and "stdout_expanded" not in r
-        else found
-    )
+    odd = found is None or (found == plain and "stdout_expanded" not in r)
+    return paths.expand(DEFAULT_ARRAY_LOG, values, folder) if odd else found
 
 
 def _path(r: Record, plain: str, expanded: str, values: paths.Values, folder: bytes | None) -> bytes | None:
