@@ -95,6 +95,7 @@ def build_parser() -> argparse.ArgumentParser:
     _replay(commands)
     _watch(commands)
     _listings(commands)
+    _slurm(commands)
     _rules(commands)
     return parser
 
@@ -249,6 +250,42 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
     s.set_defaults(run="query:sql")
 
 
+def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
+    s = commands.add_parser("slurm", help="what the scheduler says, and whether it can be read from here")
+    verbs = s.add_subparsers(title="verbs", metavar="VERB", required=True)
+    p = verbs.add_parser(
+        "look",
+        help="read the scheduler once: jobs, where they write their logs, troubles",
+        description="Read Slurm once, the way the daemon does: which form of its answers works, its jobs, where each writes, what is odd. It "
+        "only reads. Exit code 3 when the scheduler could not be read.",
+        epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
+        formatter_class=RAW,
+    )
+    p.add_argument(
+        "--prefix", metavar="WORDS", help="goes before every command, e.g. 'kubectl exec -n slurm login-0 --'"
+    )
+    p.add_argument("--shell", action="store_true", help="the prefix hands its words to a shell (ssh does): quote them")
+    p.add_argument(
+        "--bin-dir", metavar="DIR", help="where squeue and scontrol are (default: the first in the usual places)"
+    )
+    p.add_argument("--conf", metavar="FILE", help="slurm.conf, where it is not in its usual place")
+    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
+    p.add_argument(
+        "--root", action="append", default=[], metavar="DIR", help="logs may only lie below (repeatable; default /)"
+    )
+    p.add_argument(
+        "--template",
+        action="append",
+        default=[],
+        type=_template,
+        metavar="PATH",
+        help="files of steps, e.g. '{work_dir}/logs/{job_id}/rank_*.log' (repeatable)",
+    )
+    p.add_argument("--deadline", type=_duration, default=30_000_000, metavar="TIME", help="for each command (30s)")
+    p.add_argument("--json", action="store_true", help="one JSON document")
+    p.set_defaults(run="slurm:look")
+
+
 def _rules(commands) -> None:  # type: ignore[no-untyped-def]
     r = commands.add_parser("rules", help="check, list, show and explain rules")
     verbs = r.add_subparsers(title="verbs", metavar="VERB", required=True)
@@ -298,6 +335,15 @@ def _moment(text: str) -> int:
     from defib.adapters.cli.nodes import moment
 
     return moment(text)
+
+
+def _template(text: str) -> str:
+    from defib.adapters.cli.slurm import template
+
+    try:
+        return template(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"'{text}': {e}") from None
 
 
 def _count(text: str) -> int:
