@@ -24,10 +24,11 @@ from defib.engine.blocks import I64, Batch
 from defib.engine.chatter import CHATTER, STARTUP
 from defib.engine.finder import MULTILINE, ONCE, Finder
 from defib.engine.literals import Gates
-from defib.engine.rulebook import Databases, Rulebook
+from defib.engine.plan import Databases, Plan
+from defib.engine.rulebook import Rulebook
 
 CHATTER_WEIGHT = 200  # against single lines of single frameworks
-FORMAT = 8  # of the compiled databases; part of the cache key
+FORMAT = 9  # of the compiled databases; part of the cache key
 
 _IN_CLASS = {
     "s": r" \t\r\f\x0b",
@@ -69,22 +70,6 @@ def confine(pattern: str) -> str:
     return "".join(out)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which expression stands for what. Codes index `rules`, `anchors` or `banners` of the same rulebook."""
-
-    finders: tuple[tuple[str, str, int], ...]  # (expression, "rule" | "banner" | "anchor", index)
-    vetoes: tuple[tuple[str, str, int], ...]  # (expression, "unless" | "benign", rule index)
-    anchors: tuple[str, ...]
-
-    def veto_groups(self) -> dict[str, list[int]]:
-        """Numbers of the vetoes that share an expression: many rules are silenced by the same words, which are looked for once."""
-        groups: dict[str, list[int]] = {}
-        for n, (expression, _, _) in enumerate(self.vetoes):
-            groups.setdefault(expression, []).append(n)
-        return groups
-
-
 def plan(book: Rulebook) -> Plan:
     """Which expressions a rulebook compiles to, in an order that does not change."""
     finders: list[tuple[str, str, int]] = []
@@ -92,14 +77,18 @@ def plan(book: Rulebook) -> Plan:
     for i, r in enumerate(book.rules):
         if r.status == "retired":
             continue
-        vetoes += [(p, "unless", i) for p in r.unless]
+        vetoes += [(p, "spare" if r.role == "benign" else "unless", i) for p in r.unless]
         if r.role == "benign":
             vetoes += [(p, "benign", i) for p in r.patterns]
         else:
             finders += [(p, "banner" if r.kind == "banner" else "rule", i) for p in r.patterns]
     anchors = sorted({a for f in book.formats for a in f.anchors})
     finders += [(re.escape(a), "anchor", k) for k, a in enumerate(anchors)]
-    return Plan(tuple(finders), tuple(vetoes), tuple(anchors))
+    particular = (i for i, r in enumerate(book.rules) if r.kind == "signature" and r.role != "wrapper" and not r.generic)
+    return Plan(
+        tuple(finders), tuple(vetoes), tuple(anchors), tuple(r.id for r in book.rules),
+        frozenset(i for i, r in enumerate(book.rules) if r.generic), frozenset(particular),
+    )  # fmt: skip
 
 
 def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
@@ -122,8 +111,18 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
         banners=finder.compiled([e for e in entries if e[0] in of and e[0] in banners]),
         bare=finder.compiled([e for e in entries if e[0] not in of]),
         anchors=finder.compiled(finder.literals((a.encode() for a in p.anchors), ONCE)),
-        vetoes=finder.compiled([(n, confine(e).encode(), MULTILINE) for n, e in enumerate(p.veto_groups())]),
+        vetoes=finder.compiled(_vetoes(p, ("unless", "benign"))),
+        spares=finder.compiled(_vetoes(p, ("spare",))),
     )
+
+
+def _vetoes(p: Plan, kinds: tuple[str, ...]) -> list[tuple[int, bytes, int]]:
+    """Expressions asked of single records, numbered by their group."""
+    return [
+        (n, confine(e).encode(), MULTILINE)
+        for n, (e, members) in enumerate(p.veto_groups().items())
+        if any(p.vetoes[m][1] in kinds for m in members)
+    ]
 
 
 def gates(book: Rulebook) -> dict[int, frozenset[bytes]]:
@@ -166,18 +165,19 @@ class Scanner:
         self.book = book
         self.plan = plan(book)
         self._finder = Finder(databases, tuple(a.encode() for a in self.plan.anchors))
-        self._vetoes = finder.load(databases.vetoes)
+        self._vetoes, self._spares = finder.load(databases.vetoes), finder.load(databases.spares)
         self._banner = np.array([k == "banner" for _, k, _ in self.plan.finders], bool)
         self._code = np.array([i for _, _, i in self.plan.finders], np.int64)
-        self._generic = np.array([r.generic for r in book.rules], bool)
-        self._signature = np.array([r.kind == "signature" and r.role != "wrapper" for r in book.rules], bool)
+        self._generic = _flags(self.plan.generic, len(book.rules))
+        self._particular = _flags(self.plan.particular, len(book.rules))
         self._veto_benign = np.array([k == "benign" for _, k, _ in self.plan.vetoes], bool)
+        self._veto_spare = np.array([k == "spare" for _, k, _ in self.plan.vetoes], bool)
         self._veto_code = np.array([i for _, _, i in self.plan.vetoes], np.int64)
         self._veto_numbers = list(self.plan.veto_groups().values())
 
     def scan(self, batch: Batch) -> Hits:
         """One pass over the batch, vetoes applied."""
-        ids, ends = self._finder.matches(batch.buffer)
+        ids, ends = (np.frombuffer(m, np.int64) for m in self._finder.matches(batch.buffer))
         code, signature = self._code[ids], ~self._banner[ids]
         rule, record = code[signature], np.empty(0, np.int64)
         if len(rule):
@@ -200,7 +200,7 @@ class Scanner:
     def _give_way(self, rule: I64, record: I64) -> tuple[I64, I64]:
         """Generic rules say nothing where a particular signature hits the same record."""
         generic = self._generic[rule]
-        particular = record[~generic & self._signature[rule]]
+        particular = record[self._particular[rule]]
         keep = ~(generic & _among(record, particular))
         return rule[keep], record[keep]
 
@@ -212,25 +212,29 @@ class Scanner:
 
         rules: whose `unless` is asked for, None for all; benign rules always speak.
         """
-        if self._vetoes is None or not len(records):
-            empty = np.empty(0, np.int64)
-            return empty, empty, np.empty(0, bool)
-        texts = [batch.text(r) for r in records]
-        ids, ends = finder.scan(self._vetoes, b"\n".join(texts) + b"\n")
-        stops = np.cumsum([len(t) + 1 for t in texts]) - 1
-        hit = records[np.searchsorted(stops, ends - 1)] if len(ids) else np.empty(0, np.int64)
-        asked = np.ones(len(self._veto_code), bool) if rules is None else self._asked(rules)
-        number, hit = self._each(ids, hit, asked)
+        every = np.ones(len(self.book.rules), bool) if rules is None else _flags(rules, len(self.book.rules))
+        asked = self._veto_benign | (every[self._veto_code] & ~self._veto_spare)
+        number, hit = self._each(*self._asked_of(batch, records, self._vetoes), asked)
         rule, benign = self._veto_code[number], self._veto_benign[number]
-        spared = benign & _among(self._pair(hit, rule), self._pair(hit[~benign], rule[~benign]))
+        if not benign.any():
+            return rule, hit, benign
+        # What silences a benign rule matters only where that rule speaks, which is rare.
+        spoke = self._veto_spare & _flags(rule[benign], len(self.book.rules))[self._veto_code]
+        number, where = self._each(*self._asked_of(batch, np.unique(hit[benign]), self._spares), spoke)
+        spared = benign & _among(self._pair(hit, rule), self._pair(where, self._veto_code[number]))
         return rule[~spared], hit[~spared], benign[~spared]
 
-    def _asked(self, rules: I64) -> npt.NDArray[np.bool_]:
-        """Which vetoes can speak where these rules hit: benign rules, what silences those, and the `unless` of the rules themselves."""
-        wanted = np.zeros(len(self.book.rules), bool)
-        wanted[rules] = True
-        wanted[self._veto_code[self._veto_benign]] = True
-        return wanted[self._veto_code]
+    @staticmethod
+    def _asked_of(batch: Batch, records: I64, db: hs.Database | None) -> tuple[I64, I64]:
+        """(group, record) of every match on these records."""
+        if db is None or not len(records):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        starts, stops = batch.starts[records], batch.ends[records] + 1
+        view = memoryview(batch.buffer)
+        joined = b"".join([view[a:b] for a, b in zip(starts.tolist(), stops.tolist(), strict=True)])
+        ids, ends = finder.scan(db, joined)
+        at = np.searchsorted(np.cumsum(stops - starts) - 1, np.frombuffer(ends, np.int64) - 1)
+        return np.frombuffer(ids, np.int64), records[at]
 
     def _each(self, groups: I64, hit: I64, asked: npt.NDArray[np.bool_]) -> tuple[I64, I64]:
         """Matches of shared expressions -> (veto number, record) of every rule that shares them and is asked."""
@@ -249,7 +253,13 @@ class Scanner:
     def banners_in(self, text: bytes) -> frozenset[int]:
         """Rule indices of the banners in one stream's part of a batch."""
         ids, _ = self._finder.matches(text)
-        return frozenset(np.unique(self._code[ids][self._banner[ids]]).tolist())
+        return frozenset(self.plan.finders[n][2] for n in set(ids) if self.plan.finders[n][1] == "banner")
+
+
+def _flags(members: I64 | frozenset[int], size: int) -> npt.NDArray[np.bool_]:
+    out = np.zeros(size, bool)
+    out[np.fromiter(members, np.int64, len(members))] = True
+    return out
 
 
 def _among(these: I64, those: I64) -> npt.NDArray[np.bool_]:
