@@ -51,10 +51,11 @@ class Piece:
 
 
 class LineCutter:
-    """Cuts one stream into pieces. `feed` any blocks in order, then `finish` once."""
+    """Cuts one stream into pieces. `feed` any blocks in order, then `finish` once. numbered: whether lines are counted at all."""
 
-    def __init__(self, stream: int, offset: int = 0, line: int = 1) -> None:
+    def __init__(self, stream: int, offset: int = 0, line: int = 1, *, numbered: bool = True) -> None:
         self.stream = stream
+        self._numbered = numbered
         self.line = line
         self.giants = 0
         self.unterminated = False
@@ -141,7 +142,7 @@ class LineCutter:
         self._carry_at = at + len(payload) - added
         if not _may_hold_giant(payload):
             piece = Piece(self.stream, at, self.line, payload)
-            self.line += _feeds(payload) - added
+            self.line += _feeds(payload) - added if self._numbered else 0
             return [piece]
         out: list[Piece] = []
         raw = np.frombuffer(payload, np.uint8)

@@ -10,9 +10,9 @@ general engine. A window with many literals (an error storm) is scanned whole: f
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from bisect import bisect_left
 from itertools import accumulate
 from typing import NamedTuple
 

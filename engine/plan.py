@@ -10,6 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
+FORMAT = 10  # of the compiled databases; part of the cache key
+
 
 class Databases(NamedTuple):
     """Serialized; b"" where there is nothing to find.
