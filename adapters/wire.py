@@ -14,7 +14,7 @@ from defib.adapters import rulefiles
 from defib.engine.identity import Known
 
 if TYPE_CHECKING:
-    from defib.adapters.archive import Unread
+    from defib.adapters.logfiles import Unread
     from defib.adapters.tail.clock import Clock
     from defib.engine.core import HealthChanged, State
     from defib.engine.words import AttemptVerdict, JobKey

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     if not hasattr(args, "run"):
         parser.print_help()
         return 2
-    from defib.engine.words import DefibError, ProblemsError
+    from defib.engine.errors import DefibError, ProblemsError
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a closed stream stays away for the whole run
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -93,6 +93,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"defib {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _replay(commands)
+    _scan(commands)
     _watch(commands)
     _listings(commands)
     _slurm(commands)
@@ -176,6 +177,24 @@ and the log of a job that ended without a word, or was killed, looks like a hang
 example:
   defib watch /shared/logs 'runs/*/train.log' --every 10s
 """
+
+
+def _scan(commands) -> None:  # type: ignore[no-untyped-def]
+    p = commands.add_parser(
+        "scan",
+        help="which rules hit in logs, how often and where, and nothing else",
+        formatter_class=RAW,
+        description="Look for every rule in logs (files, directories, .gz, .zst) and tell where it hits first and how often. No job is told\n"
+        "from another and nothing is judged or kept, so it is fast.\n\nExit code 1 if nothing was found.",
+        epilog="example:\n  defib scan runs/2026-11/ --count",
+    )
+    p.add_argument("paths", nargs="+", metavar="PATH")
+    _extra_rules(p)
+    out = p.add_mutually_exclusive_group()
+    out.add_argument("--json", action="store_true", help="one JSON document")
+    out.add_argument("--each", action="store_true", help="every hit, one a line, as it is found")
+    p.add_argument("--count", action="store_true", help="only how often each rule hits, in all files together")
+    p.set_defaults(run="scan:scan")
 
 
 def _watch(commands) -> None:  # type: ignore[no-untyped-def]
