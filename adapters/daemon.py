@@ -210,7 +210,7 @@ def open_station(
     place.check_folder(folder, private=False)
     if keeping.limits.group is not None:  # the group may reach the socket, and nothing else
         os.chown(folder, -1, keeping.limits.group)
-        os.chmod(folder, 0o710)
+        os.chmod(folder, 0o710)  # noqa: S103 - entering is all the group may do
     journal = Journal(os.path.join(folder, "journal"), keeping.segment_bytes, keeping.ballast_bytes)
     store: LiveStore | None = None
     try:
