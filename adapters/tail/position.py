@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
 
 from defib.adapters.tail.guard import Guard
 from defib.adapters.tail.reading import State
+from defib.engine.ports import Marked
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,3 +36,65 @@ class Position:
     def state(self) -> State:
         """Reading goes on at the beginning of the unfinished line, which is handed over again as a whole."""
         return State(self.generation, self.offset, self.guard, self.offset, self.line)
+
+
+SOURCE = "tail"
+
+
+def to_mark(positions: tuple[Position, ...], closed: bool) -> bytes:
+    """The positions of one path as they are kept; closed: its job was closed, so it is not followed any more."""
+    told = [
+        {
+            "generation": p.generation, "offset": p.offset, "line": p.line, "ino": p.ino, "born_ns": p.born_ns, "role": p.role,
+            "newest": p.newest, "guard": _guard(p.guard),
+        }
+        for p in positions
+    ]  # fmt: skip
+    return orjson.dumps({"closed": closed, "positions": told})
+
+
+def from_mark(path: bytes, mark: bytes) -> tuple[tuple[Position, ...], bool]:
+    """What `to_mark` was given. Raises ValueError, KeyError."""
+    said = orjson.loads(mark)
+    positions = tuple(Position(path, **{**p, "guard": _unguard(p["guard"])}) for p in said["positions"])
+    return positions, bool(said["closed"])
+
+
+@dataclass(slots=True)
+class Marks:
+    """Which paths may have moved, and what was last said of each."""
+
+    _touched: dict[bytes, None] = field(default_factory=dict)
+    _said: dict[bytes, tuple[tuple[Position, ...], bool]] = field(default_factory=dict)
+
+    def touch(self, path: bytes) -> None:
+        """The path was looked at."""
+        self._touched[path] = None
+
+    def changed(self, where: Callable[[bytes], tuple[tuple[Position, ...], bool]]) -> list[Marked]:
+        """Marks of the paths that have moved since they were last told."""
+        out = []
+        for path in self._touched:
+            now = where(path)
+            if now[0] and self._said.get(path) != now:
+                self._said[path] = now
+                if now[1]:  # a closed path is told once and remembered no more
+                    del self._said[path]
+                out.append(Marked(SOURCE, path, to_mark(*now)))
+        self._touched.clear()
+        return out
+
+
+def _guard(g: Guard) -> dict[str, Any]:
+    raw = {"last": g.last, "digest": g.digest, "head": g.head}
+    return {
+        "end": g.end,
+        "length": g.length,
+        "before": g.before,
+        **{k: base64.b64encode(v).decode("ascii") for k, v in raw.items() if v},
+    }
+
+
+def _unguard(said: dict[str, Any]) -> Guard:
+    raw = {k: base64.b64decode(said.get(k, "")) for k in ("last", "digest", "head")}
+    return Guard(said["end"], said["length"], raw["last"], raw["digest"], said["before"], raw["head"])

@@ -19,7 +19,7 @@ import errno
 import heapq
 import os
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from defib.adapters.show import printable
@@ -29,7 +29,7 @@ from defib.adapters.tail.clock import Clock
 from defib.adapters.tail.files import Files
 from defib.adapters.tail.follower import Follower
 from defib.adapters.tail.pace import Pace
-from defib.adapters.tail.position import Position
+from defib.adapters.tail.position import Marks, Position, from_mark
 from defib.adapters.tail.reading import Bytes, Gap, Hole
 from defib.engine.identity import Known, facts
 from defib.engine.ports import Closed, Data, JobClosed, Looked, Opened, Skipped, SourceItem, Ticked
@@ -66,7 +66,9 @@ class Unfinished:
 
 
 class TailSource:
-    """Follows `watches` until `stop`. positions: where an earlier run got to. owner: the user id a job's logs must belong to, if known."""
+    """Follows `watches` until `stop`. positions: where an earlier run got to. kept: the marks an earlier one gave, by path; with it (be it
+    empty) every change of a position is given as a mark before the tick. owner: the user id a job's logs must belong to, if known.
+    """
 
     def __init__(
         self,
@@ -78,6 +80,7 @@ class TailSource:
         pace: Pace | None = None,
         patience: Patience | None = None,
         positions: list[Position] | None = None,
+        kept: Mapping[bytes, bytes] | None = None,
         owner: Callable[[JobKey], int | None] = lambda job: None,
         hints: Callable[[], set[bytes]] = set,
     ) -> None:
@@ -96,6 +99,12 @@ class TailSource:
         for p in positions or []:
             self._saved.setdefault(p.path, []).append(p)
         self._closed: set[bytes] = set()  # paths of closed jobs: followed again only if the job runs again
+        self._marks = None if kept is None else Marks()
+        for path, mark in (kept or {}).items():
+            found, closed = from_mark(path, mark)
+            self._saved[path] = list(found)
+            if closed:
+                self._closed.add(path)
         self._inodes: OrderedDict[int, None] = OrderedDict()  # of files that are or were followed
         self._numbers, self._list_us, self._now = 0, 0, 0
         self._listed = self._stopping = self._stopped = False
@@ -167,8 +176,16 @@ class TailSource:
             self._stopped = True
         else:
             self._serve(items)
+        if self._marks is not None:
+            items += self._marks.changed(self._position)
         items.append(Ticked(self._now))
         return items
+
+    def _position(self, path: bytes) -> tuple[tuple[Position, ...], bool]:
+        """Where a path is, and whether its job is closed."""
+        track = self._tracks.get(path)
+        here = track.follower.positions if track is not None else ()
+        return here or tuple(self._saved.get(path, ())), path in self._closed
 
     def _rest(self) -> None:
         due = min(self._heap[0][0] if self._heap else self._list_us, self._list_us)
@@ -220,6 +237,8 @@ class TailSource:
         if p.fresh:
             track.grown_us = self._now
         track.end = p.end
+        if self._marks is not None:
+            self._marks.touch(track.path)
         for told in p.items:
             self._translate(track, told, items)
         if p.failed in (errno.EMFILE, errno.ENFILE):
@@ -355,6 +374,8 @@ class TailSource:
                 if body.ino is not None:
                     self._inodes[body.ino] = None
             self._closed.add(path)
+            if self._marks is not None:
+                self._marks.touch(path)
             self._forget(track)
         self._over.pop(job, None)
         if opened:
