@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -15,8 +16,12 @@ from defib.engine.identity import Known
 
 if TYPE_CHECKING:
     from defib.adapters.archive import Unread
+    from defib.adapters.mounts.source import Mounts
     from defib.adapters.tail.clock import Clock
+    from defib.adapters.tail.files import SystemFiles
+    from defib.adapters.tail.source import TailSource
     from defib.engine.core import HealthChanged, State
+    from defib.engine.rulebook import Rulebook
     from defib.engine.words import AttemptVerdict, JobKey
 
 
@@ -213,24 +218,66 @@ class Ears:
     polled: Callable[[dict[bytes, str]], None]
 
 
+class Tail:
+    """The logs of a watch as a live source: read by processes of their own, one per mount, which start while the rules are being read; or,
+    with a clock of the caller's own (which no other process could share), by this one."""
+
+    def __init__(self, options: WatchOptions, clock: Clock | None) -> None:
+        from defib.adapters.mounts.source import Mounts
+        from defib.adapters.tail.clock import SystemClock
+
+        self._options, self._clock = options, clock
+        self._mounts = Mounts(map(absolute, options.paths), SystemClock()) if clock is None else None
+        self._files: SystemFiles | None = None
+
+    def begin(self, book: Rulebook) -> Mounts | TailSource:
+        """The source."""
+        from defib.adapters.tail.pace import looking
+
+        pace = looking(self._options.every_us)
+        if self._mounts is not None:
+            from defib.adapters.mounts.router import Setup
+
+            self._mounts.begin(Setup(book.paths, self._options.cluster, pace))
+            return self._mounts
+        from defib.adapters.tail.files import SystemFiles
+        from defib.adapters.tail.roots import rooted
+        from defib.adapters.tail.source import TailSource
+
+        assert self._clock is not None
+        watches, roots = rooted(self._options.paths)
+        self._files = SystemFiles(roots)
+        known = Known(self._options.cluster)
+        return TailSource(watches, book.paths, self._files, self._clock, known, pace)
+
+    def close(self) -> None:
+        if self._mounts is not None:
+            self._mounts.close()
+        if self._files is not None:
+            self._files.shut()
+
+
+def absolute(path: str) -> bytes:
+    """A path as it is named, from the root on. Nothing is looked up."""
+    return os.path.join(os.fsencode(os.getcwd()), os.fsencode(path))
+
+
 def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watched:
     """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads files: no command is run, nothing is written. Raises RuleError."""
-    from defib.adapters.tail.clock import SystemClock
-    from defib.adapters.tail.files import SystemFiles
-    from defib.adapters.tail.pace import looking
-    from defib.adapters.tail.roots import rooted
     from defib.adapters.tail.session import Session
-    from defib.adapters.tail.source import TailSource
     from defib.engine.core import State
     from defib.engine.drive import Drive
     from defib.engine.observe import Observer
 
     with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
-        loaded = rulefiles.load(options.rules)
-        watches, roots = rooted(options.paths)
-        files, state, outcome = SystemFiles(roots), State(loaded.book), Watched()
-        pace = looking(options.every_us)
-        source = TailSource(watches, loaded.book.paths, files, clock or SystemClock(), Known(options.cluster), pace)
+        tail = Tail(options, clock)
+        try:
+            loaded = rulefiles.load(options.rules)
+            source = tail.begin(loaded.book)
+        except BaseException:
+            tail.close()
+            raise
+        state, outcome = State(loaded.book), Watched()
         outcome.unread = source.unread
         fan = Fan([], ears.judged)
         healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
@@ -245,6 +292,6 @@ def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watc
             Drive(Observer(loaded.book, loaded.databases), state, fan).run(session)
         finally:
             session.close()
-            files.shut()
+            tail.close()
         outcome.signal = interrupt.asked
     return outcome

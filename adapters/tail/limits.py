@@ -30,17 +30,24 @@ class Limits:
 
 
 class Unread(dict[bytes, str]):
-    """Paths that are not followed, and why. Bounded: what does not fit is only counted."""
+    """Paths that are not followed, and why. Bounded: what does not fit is only counted. changed: paths of which something else is said."""
 
     def __init__(self) -> None:
         super().__init__()
         self.more = 0
+        self.changed: set[bytes] = set()
 
     def __setitem__(self, path: bytes, why: str) -> None:
         if len(self) >= UNREAD_MAX and path not in self:
             self.more += 1
-        else:
+        elif self.get(path) != why:
             super().__setitem__(path, why)
+            self.changed.add(path)
+
+    def discard(self, path: bytes) -> None:
+        """The path is followed, or is to be decided anew."""
+        if super().pop(path, None) is not None:
+            self.changed.add(path)
 
 
 @dataclass(slots=True)

@@ -44,7 +44,8 @@ __all__ = ["TailSource", "Unfinished"]
 
 
 class TailSource:
-    """Follows `watches` until `stop`. positions: where an earlier run got to. owner: the user id a job's logs must belong to, if known."""
+    """Follows `watches` until `stop`. positions: where an earlier run got to; closed: paths whose jobs it had closed. owner: the user id a
+    job's logs must belong to, if known."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class TailSource:
         owner: Callable[[JobKey], int | None] = lambda job: None,
         hints: Callable[[], set[bytes]] = set,
         limits: Limits | None = None,
+        closed: dict[bytes, JobKey] | None = None,
     ) -> None:
         self.unread = Unread()  # paths that are not followed, and why
         self.behind = False  # there was more to read than one poll allows
@@ -73,6 +75,8 @@ class TailSource:
         self._recent: OrderedDict[bytes, None] = OrderedDict()
         self._kept = Kept()
         self._kept.save(positions or [])
+        for path, job in (closed or {}).items():
+            self._kept.close(path, job)
         self._assigned: dict[bytes, Assigned] = {}
         self._claimed: set[bytes] = set()  # paths that go over to another job
         self._held: set[bytes] = set()  # of the unread, those that the next listing decides anew
@@ -81,6 +85,18 @@ class TailSource:
         self._listed = self._stopping = self._stopped = False
 
     # what the outside says
+
+    def watch(self, place: bytes) -> None:
+        """One more file, folder or glob."""
+        if place not in self._watches:
+            self._watches.append(place)
+            self._list_us = 0
+
+    def release(self, path: bytes) -> None:
+        """Somebody else follows the path from now on."""
+        self._assigned.pop(path, None)
+        if path in self._tracks:
+            self._claimed.add(path)
 
     def assign(self, path: bytes, what: StreamFacts, owner: int | None = None) -> None:
         """The scheduler names a log of a job, there or not, or a glob of logs (a name that holds wildcards is given escaped). owner: the
@@ -136,6 +152,15 @@ class TailSource:
         """Last lines that have been waiting for their end."""
         return [u for t in self._tracks.values() for u in unfinished(t, self._now, self._pace.partial_us)]
 
+    @property
+    def followed(self) -> list[bytes]:
+        """The paths."""
+        return list(self._tracks)
+
+    def lag(self) -> int:
+        """Bytes that are known to stand in the files and have not been read."""
+        return sum(max(0, b.size - b.state.offset) for t in self._tracks.values() for b in t.follower.bodies)
+
     # the port
 
     def poll(self) -> list[SourceItem] | None:
@@ -168,8 +193,9 @@ class TailSource:
         if self._now >= self._list_us:
             self._list(items)
         for path in self._hints():
-            if (track := self._tracks.get(path)) is not None:
-                self._plan(track, self._now)
+            track = self._tracks.get(path)
+            if track is not None and (soon := max(self._now, track.polled_us + self._pace.hint_us)) < track.due_us:
+                self._plan(track, soon)
         due = self._pop_due()
         left, self.behind = self._pace.poll_bytes, False
         for n, track in enumerate(due):
@@ -205,6 +231,7 @@ class TailSource:
     def _poll_one(self, track: Track, items: list[SourceItem]) -> int:
         final = track.facts.job in self._over
         full = final or self._now >= track.look_us
+        track.polled_us = self._now
         p = track.follower.poll(self._now, self._pace.quantum, full, final)
         if full:
             track.look_us = self._now + self._pace.look_after(len(self._tracks))
@@ -259,7 +286,7 @@ class TailSource:
     def _list(self, items: list[SourceItem]) -> None:
         self._list_us = self._now + self._pace.list_us
         for path in self._held:
-            self.unread.pop(path, None)
+            self.unread.discard(path)
         self._held.clear()
         self._list_assigned()
         found = self._look(self._watches)

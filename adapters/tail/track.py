@@ -33,6 +33,7 @@ class Track:
     due_us: int
     owner: int | None = None
     look_us: int = 0
+    polled_us: int = 0
     grown_us: int = 0
     end: bool = False
     over_us: int | None = None
