@@ -49,6 +49,7 @@ class Process:
     setup: Callable[[], list[Any]]
     polls: deque[Poll] = field(default_factory=deque)
     heard_us: int = 0
+    born_us: int = 0
     deaths: int = 0
     last_end: str = ""
     owes: bool = False  # commands were not sent: it must be told the state of things
@@ -61,7 +62,6 @@ class Process:
     _queued: int = 0
     _greeted: bool = False
     _again_us: int = 0
-    _born_us: int = 0
 
     @property
     def pid(self) -> int | None:
@@ -100,7 +100,7 @@ class Process:
         ours.setblocking(False)
         self._socket, self._unpacker, self._open, self._greeted = ours, Unpacker(), Poll(), False
         self._out.clear()
-        self._born_us = now_us
+        self.born_us = now_us
 
     def start(self, now_us: int) -> None:
         """Give it life: a process that knows what to do."""
@@ -208,7 +208,7 @@ class Process:
             if child.returncode is None:
                 self._stuck.append(child)
             self.last_end = f"signal {-child.returncode}" if (child.returncode or 0) < 0 else f"exit {child.returncode}"
-        if now_us - self._born_us >= CALM_US:
+        if now_us - self.born_us >= CALM_US:
             self.deaths = 0
         self._again_us = now_us + min(BACKOFF_MAX_US, SECOND << min(self.deaths, 6))
         self.deaths += 1

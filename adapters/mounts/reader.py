@@ -24,7 +24,7 @@ from defib.adapters.tail.clock import SystemClock
 from defib.adapters.tail.files import Name, Stat, SystemFiles
 from defib.adapters.tail.hints import LocalHints
 from defib.adapters.tail.limits import Limits
-from defib.adapters.tail.mountinfo import Mount, inside, mounts, table
+from defib.adapters.tail.mountinfo import Mount, inside
 from defib.adapters.tail.pace import Pace
 from defib.adapters.tail.position import position
 from defib.adapters.tail.source import TailSource
@@ -105,7 +105,9 @@ class Reader:
     def __init__(self, wire: Wire, setup: dict[str, Any], marks: list[str]) -> None:
         self.wire = wire
         self.mine = Mount(raw(setup["point"]), setup["kind"], setup["device"], setup["source"])
-        self.files = SystemFiles((), others=frozenset(raw(p) for p in setup["others"]))
+        self.files = SystemFiles(())
+        self._known: list[Mount] = []
+        self._mounts(setup["mounts"])
         self._clock = _WakingClock(self)
         self._waiting: list[Any] = []
         self._hints: LocalHints | None = None
@@ -158,15 +160,20 @@ class Reader:
                     self.source.running(job_of(job), yes)
                 case ["over", job]:
                     self.source.over(job_of(job))
-                case ["others", points]:
-                    self.files.others = frozenset(map(raw, points))
+                case ["mounts", known]:
+                    self._mounts(known)
                 case ["stop"]:
                     self.source.stop()
+
+    def _mounts(self, known: list[list[str]]) -> None:
+        """The table as the parent read it; what is mounted elsewhere is not touched."""
+        self._known = [Mount(raw(point), kind, device, source) for point, kind, device, source in known]
+        self.files.others = frozenset(m.point for m in self._known if m.point != self.mine.point)
 
     def _name(self, named: bytes, kind: str) -> None:
         """Something named is on this mount as far as its text tells: see where it leads."""
         try:
-            found = resolve(named, self.mine, mounts(table()), literal=kind == "root")
+            found = resolve(named, self.mine, self._known, literal=kind == "root")
         except ElsewhereError as e:
             self.wire.say(pack(J, [["elsewhere", latin(named), kind, latin(e.path)]]))
             return

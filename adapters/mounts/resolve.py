@@ -7,6 +7,7 @@ here, once, because what was named is trusted; never later.
 
 from __future__ import annotations
 
+import errno
 import fnmatch
 import os
 from collections.abc import Sequence
@@ -31,30 +32,44 @@ class ElsewhereError(Exception):
 def resolve(named: bytes, mine: Mount, known: Sequence[Mount], literal: bool = False) -> bytes:
     """A watch: names that exist are escaped, wildcards that remain are wildcards. literal: nothing in it is a wildcard, nothing is
     escaped. Raises ElsewhereError, OSError (too many links)."""
-    done, todo, links = b"/", [p for p in named.split(b"/") if p not in (b"", b".")], 0
+    done, todo = _start(named, mine, known)
+    links = 0
     while todo:
         name = todo.pop(0)
-        if name == b"..":
-            done = os.path.dirname(done)
-            continue
-        here = os.path.join(done, name)
-        if mount_of(here, list(known)).identity != mine.identity:
+        here = os.path.dirname(done) if name == b".." else os.path.join(done, name)
+        if mount_of(here, known).identity != mine.identity:
             raise ElsewhereError(os.path.join(here, *todo))
-        if not os.path.lexists(here):
+        if name == b"..":
+            done = here
+        elif not os.path.lexists(here):
             rest = [name, *todo]
             if literal or not any(WILD.search(part) for part in rest):
                 return _joined(done, rest, literal)
             return os.path.join(_escaped(done), *rest)
-        if os.path.islink(here):
+        elif os.path.islink(here):
             links += 1
             if links > LINKS_MAX:
-                raise OSError(40, os.strerror(40))
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
             target = os.readlink(here)
-            todo = [p for p in target.split(b"/") if p not in (b"", b".")] + todo
-            done = b"/" if target.startswith(b"/") else done
-            continue
-        done = here
+            if target.startswith(b"/"):
+                done, todo = _start(os.path.join(target, *todo), mine, known)
+            else:
+                todo = _parts(target) + todo
+        else:
+            done = here
     return done if literal else _escaped(done)
+
+
+def _start(path: bytes, mine: Mount, known: Sequence[Mount]) -> tuple[bytes, list[bytes]]:
+    """(mount point, what follows): no mount point has links above it."""
+    mount = mount_of(path.partition(b"/..")[0] or b"/", known)
+    if mount.identity != mine.identity:
+        raise ElsewhereError(path)
+    return mount.point, _parts(path[len(mount.point.rstrip(b"/")) :])
+
+
+def _parts(path: bytes) -> list[bytes]:
+    return [p for p in path.split(b"/") if p not in (b"", b".")]
 
 
 def _joined(done: bytes, rest: list[bytes], literal: bool) -> bytes:

@@ -25,6 +25,7 @@ from defib.engine.words import JobKey, StreamFacts
 READERS_MAX = 64
 HOPS_MAX = 16
 NO_READER = "on no file system that holds logs, or on one mount too many"
+PENDING = "its folder is being looked up"
 OUTSIDE = "outside the allowed folders"
 
 
@@ -85,7 +86,8 @@ class Router:
     states: dict[JobKey, bool] = field(default_factory=dict)
     over: dict[JobKey, int] = field(default_factory=dict)
     _known: list[Mount] = field(default_factory=list)
-    _roots: dict[bytes, bytes] = field(default_factory=dict)
+    _roots: dict[bytes, bytes | None] = field(default_factory=dict)  # None: where it leads is not known yet
+    _named: dict[bytes, bytes] = field(default_factory=dict)  # where a root's links have led so far -> its name
     _assigned: dict[bytes, Assignment] = field(default_factory=dict)
     _placed: dict[bytes, tuple[Reader, bytes]] = field(default_factory=dict)  # who follows it, and where it really is
     _hops: dict[tuple[bytes, str], int] = field(default_factory=dict)
@@ -113,10 +115,10 @@ class Router:
                 key = (raw(named), kind)
                 self._hops[key] = self._hops.get(key, 0) + 1
                 reader.named.pop(key, None)
+                if kind == "root":
+                    self._named[raw(path)] = self._named.get(raw(named), raw(named))
                 if self._hops[key] <= HOPS_MAX:
                     self.name(raw(path), kind, raw(named))
-                if kind == "root":
-                    self._roots[raw(named)] = raw(path)  # until the next one knows better
             case ["unnamed", named, _, why]:
                 self.unread[raw(named)] = why
             case ["here", named, "watch", found]:
@@ -144,7 +146,7 @@ class Router:
             return
         self.text, self._known = text, mounts(text)
         for reader in list(self.readers.values()):
-            reader.process.tell(["others", self._others(reader.mount)])
+            reader.process.tell(["mounts", self._mounts()])
             for name, kind in reader.named:
                 reader.process.tell(["name", latin(name), kind])
         for path in list(self._assigned):
@@ -171,7 +173,7 @@ class Router:
             "kind": mount.kind,
             "device": mount.device,
             "source": mount.source,
-            "others": self._others(mount),
+            "mounts": self._mounts(),
             "templates": [[t.id, t.title, t.pattern] for t in setup.templates],
             "cluster": setup.cluster,
             "pace": {f: getattr(setup.pace, f) for f in setup.pace.__slots__},
@@ -183,7 +185,7 @@ class Router:
 
     def state(self, reader: Reader) -> list[list[Any]]:
         """Everything asked of a reader so far, as commands."""
-        out: list[list[Any]] = [["others", self._others(reader.mount)]]
+        out: list[list[Any]] = [["mounts", self._mounts()]]
         out += [["name", latin(name), kind] for name, kind in reader.named]
         out += [["watch", latin(w)] for w in reader.watches]
         for path, (who, where) in self._placed.items():
@@ -201,8 +203,8 @@ class Router:
         elif reader.marks.pop(key, None):
             self.streams.forget(shown(_path(key)))
 
-    def _others(self, mount: Mount) -> list[str]:
-        return [latin(m.point) for m in self._known if m.point != mount.point]
+    def _mounts(self) -> list[list[str]]:
+        return [[latin(m.point), m.kind, m.device, m.source] for m in self._known]
 
     def _reader(self, mount: Mount) -> Reader | None:
         known = self.readers.get(mount.identity)
@@ -225,14 +227,13 @@ class Router:
                 reader.process.tell(["watch", latin(part)])
 
     def _found_root(self, named: bytes, found: bytes) -> None:
-        first = next((n for n, r in self._roots.items() if r == named), named)
-        self._roots[first] = found
+        self._roots[self._named.get(named, named)] = found
         for path in self._assigned:
             self._place(path)
 
     def add_root(self, root: bytes) -> None:
         """A folder beneath which a scheduler may name logs."""
-        self._roots[root] = root
+        self._roots[root] = None
         self.name(root, "root", root)
 
     def _place(self, path: bytes) -> None:
@@ -242,6 +243,9 @@ class Router:
             self.unread[path] = OUTSIDE
             return
         real = self._roots[root]
+        if real is None:
+            self.unread[path] = PENDING
+            return
         where = real.rstrip(b"/") + path[len(root.rstrip(b"/")) :]
         reader, before = self._reader(mount_of(where, self._known)), self._placed.get(path)
         if reader is None:

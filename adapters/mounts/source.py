@@ -217,7 +217,7 @@ class Mounts:
         for job, since in list(self._router.over.items()):
             if now - since >= GIVE_UP_US:
                 self._streams.end_job(reader.lane, job, reader.told, items)
-        if p.alive and now - p.heard_us >= KILL_AFTER_US:
+        if p.alive and now - max(p.heard_us, p.born_us) >= KILL_AFTER_US:
             p.give_up(now)
 
     def _last_words(self, late: bool, items: list[SourceItem]) -> None:

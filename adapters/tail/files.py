@@ -134,18 +134,15 @@ class SystemFiles:
             self._forget(root)
 
     def _beneath(self, path: bytes) -> tuple[bytes, bytes]:
-        if self.others:
-            above = path
-            while len(above) > 1:
-                if above in self.others and above not in self.roots:
-                    raise OSError(errno.EXDEV, "on another mount")
-                above = os.path.dirname(above)
         for root in sorted(self.roots, key=len, reverse=True):  # the innermost: one may be mounted in another
             base = root.rstrip(b"/") + b"/"
-            if path.startswith(base):
-                return root, path[len(base) :].strip(b"/")
             if path == root:
                 return root, b""
+            if path.startswith(base):
+                below = path[len(base) :].strip(b"/")
+                if self.others and any(base + below[:n] in self.others for n in _ends(below)):
+                    raise OSError(errno.EXDEV, "on another mount")
+                return root, below
         raise OSError(errno.EXDEV, "outside the allowed folders")
 
     def _foreign(self, folder: bytes, name: bytes = b"") -> bool:
@@ -190,6 +187,11 @@ def _walk(root: int, below: bytes, flags: int) -> int:
         return os.open(last, flags | os.O_NOFOLLOW, dir_fd=here)
     finally:
         os.close(here)
+
+
+def _ends(path: bytes) -> list[int]:
+    """Where each of its components ends."""
+    return [n for n, c in enumerate(path) if c == 0x2F] + [len(path)]
 
 
 def _kind(entry: os.DirEntry[str]) -> str:

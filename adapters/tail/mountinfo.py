@@ -7,6 +7,7 @@ later of equal ones (mounted over the earlier).
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,7 @@ def inside(path: bytes, point: bytes) -> bool:
     return path == point or path.startswith(point.rstrip(b"/") + b"/")
 
 
-def mount_of(path: bytes, known: list[Mount]) -> Mount:
+def mount_of(path: bytes, known: Sequence[Mount]) -> Mount:
     """The mount an absolute path without links lies on."""
     best = NOWHERE
     for mount in known:
