@@ -9,16 +9,19 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
-
-import orjson
+from typing import TYPE_CHECKING
 
 from defib import __version__
 from defib.adapters.show import printable
 from defib.engine.errors import Problem, RuleError
-from defib.engine.rulebook import Databases, Rulebook
+from defib.engine.plan import FORMAT, Databases, Roster, from_json
+
+if TYPE_CHECKING:
+    from defib.engine.rulebook import Rulebook
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
 
@@ -92,6 +95,18 @@ def load(extra: list[Path] | None = None, *, use_cache: bool = True) -> LoadedRu
     return loaded
 
 
+def load_scan(extra: list[Path] | None = None) -> tuple[Roster, Databases]:
+    """The same rules for a scan that needs only codes and names: from the cache without the rulebook. Raises RuleError as `load` does."""
+    parts = _parts(_cache_dir() / _key(read_folders([built_in(), *(extra or [])])))
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        if parts is not None:
+            return from_json(parts[1]), Databases(*parts[2:])
+    from defib.engine import plan, scan
+
+    loaded = load(extra)
+    return plan.roster(scan.plan(loaded.book)), loaded.databases
+
+
 def _cache_dir() -> Path:
     named = os.environ.get("DEFIB_CACHE")
     if named:
@@ -102,10 +117,8 @@ def _cache_dir() -> Path:
 def _key(files: list[tuple[str, str]]) -> str:
     import hyperscan
 
-    from defib.engine import scan
-
     library = hyperscan.__version__  # type: ignore[attr-defined]  # there, but not in the stub
-    digest = hashlib.sha256(f"{__version__}|{scan.FORMAT}|{library}|{_cpu()}".encode())
+    digest = hashlib.sha256(f"{__version__}|{FORMAT}|{library}|{_cpu()}".encode())
     for path, text in sorted(files):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
     return digest.hexdigest()
@@ -124,28 +137,40 @@ def _cpu() -> str:
 
 def _read(slot: Path) -> LoadedRules | None:
     """A damaged or foreign cache entry is as good as none."""
+    parts = _parts(slot)
+    if parts is None:
+        return None
+    from defib.engine.rulebook import Rulebook
+
+    try:
+        return LoadedRules(Rulebook.from_json(parts[0]), Databases(*parts[2:]))
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _parts(slot: Path) -> list[bytes] | None:
+    """What `_write` wrote: rulebook, plan, databases; None if it is not whole."""
     try:
         raw = slot.read_bytes()
-        head, body = raw[:64], raw[64:]
+        head, body = raw[:64], memoryview(raw)[64:]
         if hashlib.sha256(body).hexdigest().encode() != head:
             return None
-        sizes_end = body.index(b"\n")
-        sizes = orjson.loads(body[:sizes_end])
-        rest = body[sizes_end + 1 :]
-        book = Rulebook.from_json(rest[: sizes[0]])
-        ends = list(itertools.accumulate(sizes))
-        return LoadedRules(book, Databases(*(rest[a:b] for a, b in itertools.pairwise(ends))))
-    except (OSError, ValueError, KeyError, TypeError):
+        begin = raw.index(b"\n", 64) + 1
+        sizes = json.loads(raw[64:begin])
+        ends = list(itertools.accumulate(sizes, initial=begin))
+        return [raw[a:b] for a, b in itertools.pairwise(ends)]
+    except (OSError, ValueError, TypeError):
         return None
 
 
 def _write(slot: Path, loaded: LoadedRules) -> None:
     import tempfile
 
+    from defib.engine import scan
+
     slot.parent.mkdir(parents=True, exist_ok=True)
-    book = loaded.book.to_json()
-    sizes = orjson.dumps([len(book), *map(len, loaded.databases)])
-    body = b"".join((sizes, b"\n", book, *loaded.databases))
+    parts = [loaded.book.to_json(), scan.plan(loaded.book).to_json(), *loaded.databases]
+    body = b"".join((json.dumps([len(p) for p in parts]).encode(), b"\n", *parts))
     handle, name = tempfile.mkstemp(dir=slot.parent)
     try:
         with os.fdopen(handle, "wb") as f:

@@ -15,7 +15,7 @@ from defib.adapters import rulefiles
 from defib.engine.identity import Known
 
 if TYPE_CHECKING:
-    from defib.adapters.archive import Unread
+    from defib.adapters.logfiles import Unread
     from defib.adapters.mounts.source import Mounts
     from defib.adapters.tail.clock import Clock
     from defib.adapters.tail.files import SystemFiles

@@ -13,15 +13,20 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
+from defib.engine.lazy import loaded, np
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    I64 = npt.NDArray[np.int64]
+else:
+    I64 = Any
 
 SIDE_MAX = 64 * 1024
 RECORD_MAX = 2 * SIDE_MAX
 GIANT_MARK = b" [...] "
-
-I64 = npt.NDArray[np.int64]
 
 # ECMA-48: CSI, OSC/DCS/APC/PM/SOS strings (ended by BEL or ST), two-byte escapes, then any escape left alone.
 # Line ends are never part of a match, so cleaning cannot change the number of records.
@@ -46,10 +51,11 @@ class Piece:
 
 
 class LineCutter:
-    """Cuts one stream into pieces. `feed` any blocks in order, then `finish` once."""
+    """Cuts one stream into pieces. `feed` any blocks in order, then `finish` once. numbered: whether lines are counted at all."""
 
-    def __init__(self, stream: int, offset: int = 0, line: int = 1) -> None:
+    def __init__(self, stream: int, offset: int = 0, line: int = 1, *, numbered: bool = True) -> None:
         self.stream = stream
+        self._numbered = numbered
         self.line = line
         self.giants = 0
         self.unterminated = False
@@ -136,7 +142,7 @@ class LineCutter:
         self._carry_at = at + len(payload) - added
         if not _may_hold_giant(payload):
             piece = Piece(self.stream, at, self.line, payload)
-            self.line += _feeds(payload) - added
+            self.line += _feeds(payload) - added if self._numbered else 0
             return [piece]
         out: list[Piece] = []
         raw = np.frombuffer(payload, np.uint8)
@@ -160,8 +166,8 @@ class LineCutter:
 
 
 def _feeds(payload: bytes) -> int:
-    """Line feeds in a payload: numpy counts a large one more than twice as fast as `bytes.count`."""
-    if len(payload) < SIDE_MAX:
+    """Line feeds in a payload: numpy, if it is there, counts a large one more than twice as fast as `bytes.count`."""
+    if len(payload) < SIDE_MAX or not loaded():
         return payload.count(b"\n")
     return int(np.count_nonzero(np.frombuffer(payload, np.uint8) == 10))
 

@@ -18,8 +18,16 @@ def texts(raw: pa.Array) -> pl.Series:
     return pl.Series(pl.from_arrow(decoded)).str.strip_suffix("\n")
 
 
+def nothing(length: int, dtype: type[pl.DataType]) -> pl.Series:
+    """A column of nulls."""
+    return pl.Series(dtype=dtype).extend_constant(None, length)
+
+
 def numbers(text: pl.Series) -> pl.Series:
     """`1,234`, `1.2e4`, `12.3M`, `nan` -> Float64; anything else null."""
+    plain = text.cast(pl.Float64, strict=False)
+    if plain.null_count() == text.null_count():
+        return plain
     bare = text.str.replace_all(",", "", literal=True).str.strip_chars(" _")
     out = bare.cast(pl.Float64, strict=False)
     if out.null_count() > text.null_count():

@@ -121,6 +121,27 @@ class Pace:
         if rank != NONE and (rank in self.by_rank or len(self.by_rank) < RANKS_MAX):
             self.by_rank[rank] = step
 
+    def take_all(self, steps: I64, ranks: I64) -> None:
+        """The same as `take` row by row; rows of one printer, the usual case, at once."""
+        rank = int(ranks[0])
+        if len(steps) == 1 or not bool(np.all(ranks == rank)):
+            for step, r in zip(steps.tolist(), ranks.tolist(), strict=True):
+                self.take(step, r)
+            return
+        self.take(int(steps[0]), rank)
+        apart = np.diff(steps)
+        moved = int(np.count_nonzero(apart))
+        self.advances += moved
+        self.repeats += len(apart) - moved
+        # A step before the first one ever is NONE, and no row printed that.
+        ahead = np.flatnonzero((apart > 0) & (steps[:-1] != NONE))
+        if len(ahead):
+            self.interval = int(apart[ahead[-1]])
+        self.last = int(steps[-1])
+        if rank in self.by_rank:
+            self.shared |= moved < len(apart)
+            self.by_rank[rank] = self.last
+
     def copy(self) -> Pace:
         return Pace(self.first, self.last, self.interval, self.advances, self.repeats, dict(self.by_rank), self.shared)
 
@@ -183,8 +204,7 @@ class Counter:
         self._stamp(steps, rows.time_us[at])
         self._beats(rows, at[forward], _ahead(steps, before)[forward], between)
         self._pace(rows, at, between)
-        for step, rank in zip(steps.tolist(), rows.rank[at].tolist(), strict=True):
-            self.pace.take(step, rank)
+        self.pace.take_all(steps, rows.rank[at])
         self.setbacks += int(np.count_nonzero(back))
         if self.first_step == NONE:
             self.first_step = int(steps[0])

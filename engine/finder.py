@@ -10,15 +10,16 @@ general engine. A window with many literals (an error storm) is scanned whole: f
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import hyperscan as hs
-import numpy as np
 
-from defib.engine.blocks import I64
-from defib.engine.rulebook import Databases
+from defib.engine.lazy import np
+from defib.engine.plan import Databases
 
 WINDOW = 256 * 1024
 SNIFF = 16 * 1024  # bytes that most often show all the anchors there are
@@ -33,7 +34,9 @@ ALL = (
     1 << 30
 )  # code of the gate's literals that are told each time; those of a banner bear its number and are told once
 
-Matches = tuple[I64, I64]  # expression ids, ends
+MANY = 256  # matches from which numpy places them
+
+Matches = tuple["array[int]", "array[int]"]  # expression ids, ends
 
 
 def compiled(entries: Sequence[tuple[int, bytes, int]]) -> bytes:
@@ -71,10 +74,10 @@ def load(serialized: bytes) -> hs.Database | None:
 
 def scan(db: hs.Database | None, text: bytes | memoryview) -> Matches:
     """Every match. Buffers of 4 GiB and more are refused: the binding would cut them silently."""
-    if db is None or not text:
-        return _NONE
-    assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
     ids, ends = array("q"), array("q")
+    if db is None or not text:
+        return ids, ends
+    assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
     add_id, add_end = ids.append, ends.append
 
     def found(code: int, _start: int, end: int, _flags: int, _context: object) -> None:
@@ -82,10 +85,7 @@ def scan(db: hs.Database | None, text: bytes | memoryview) -> Matches:
         add_end(end)
 
     db.scan(text, match_event_handler=found)  # type: ignore[type-var]  # takes any buffer; the stub knows only two
-    return (np.frombuffer(ids, np.int64), np.frombuffer(ends, np.int64)) if ids else _NONE
-
-
-_NONE: Matches = (np.empty(0, np.int64), np.empty(0, np.int64))
+    return ids, ends
 
 
 def windows(text: bytes, size: int = WINDOW) -> Iterator[tuple[int, int]]:
@@ -131,24 +131,25 @@ class Finder:
         parts = [scan(self._bare, text), *(_at(scan(self._gated, view[a:b]), a) for a, b in looked.dense)]
         if looked.records:
             parts.append(self._within(view, looked.records))
-        seen = {int(n) for ids, _ in parts for n in ids} if looked.banners else set[int]()
+        seen = {n for ids, _ in parts for n in ids} if looked.banners else set[int]()
         for (start, stop), banners in looked.banners:
             # A banner's literal is told once a window, and its record may be none of the banner's.
             if not banners <= seen:
                 parts.append(_at(scan(self._banners, view[start:stop]), start))
-                seen.update(parts[-1][0].tolist())
-        parts = [p for p in parts if len(p[0])]
-        if len(parts) < 2:
-            return parts[0] if parts else _NONE
-        return np.concatenate([i for i, _ in parts]), np.concatenate([e for _, e in parts])
+                seen.update(parts[-1][0])
+        for more_ids, more_ends in parts[1:]:
+            parts[0][0].extend(more_ids)
+            parts[0][1].extend(more_ends)
+        return parts[0]
 
     def _within(self, view: memoryview, records: list[tuple[int, int]]) -> Matches:
         """Matches in these records alone, joined for one scan and placed again."""
         ids, ends = scan(self._gated, b"".join(view[start:stop] for start, stop in records))
-        starts = np.array([start for start, _ in records], np.int64)
-        joined = np.cumsum([stop - start for start, stop in records])
-        at = np.searchsorted(joined, ends)  # an end never lies past its record's line feed
-        return ids, ends + (starts - np.concatenate(([0], joined[:-1])))[at]
+        joined = list(accumulate(stop - start for start, stop in records))
+        for i, end in enumerate(ends):
+            at = bisect_left(joined, end)  # an end never lies past its record's line feed
+            ends[i] = records[at][1] - (joined[at] - end)
+        return ids, ends
 
     def _look(self, text: bytes) -> Looked:
         """Where literals of the gate stand."""
@@ -196,9 +197,9 @@ class Finder:
         db = self._every
         for start, stop in windows(text, SNIFF):
             ids, _ = scan(db, view[start:stop])
-            if not len(ids):
+            if not ids:
                 continue
-            found.update(ids.tolist())
+            found.update(ids)
             # A progress line holds its anchors again and again: what has been seen need not be looked for.
             key = frozenset(found)
             if key in self._anchors or spare > 0:
@@ -218,7 +219,14 @@ class Finder:
 
 
 def _at(found: Matches, start: int) -> Matches:
-    return found[0], found[1] + start
+    ids, ends = found
+    if not start or not ends:
+        return found
+    if len(ends) < MANY:
+        return ids, array("q", [end + start for end in ends])
+    shifted = array("q")
+    shifted.frombytes((np.frombuffer(ends, np.int64) + start).tobytes())
+    return ids, shifted
 
 
 def _records(text: bytes, start: int, found: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -49,9 +49,11 @@ class JobFacts:
 
     job_id: the raw id of this record (the last task of an array to be split off keeps the array's own id). array_job_id, array_task: where
     the record is one task. array_pending: this record stands for tasks that have not been split off; it is nobody's target.
-    state: base state; flags: what Slurm adds to it. priority 0 is held. stdout, stderr: bytes of the expanded paths, None where unknown.
-    requeue: the job may be requeued (--requeue). batch: it was submitted with sbatch. memory of what was asked: excluded, required are node
-    names. exit_code, exit_signal: of the batch script, None before the end.
+    state: base state, "" where only a flag was told; flags: what Slurm adds to it. priority 0 is held. stdout, stderr: bytes of the expanded
+    paths, None where unknown or, of stderr, where it goes to stdout. Texts are valid: bytes that were no UTF-8 are replaced in them.
+    requeue: the job may be requeued (--requeue). batch: it was submitted with sbatch. excluded, required: node names that were asked for;
+    of many jobs read at once as text, old releases do not tell the excluded ones. exit_code, exit_signal: of the batch script, None before
+    the end.
     """
 
     cluster: str
@@ -120,6 +122,34 @@ class JobFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class LogPath:
+    """Where a job writes. path: absolute, without `..`; with glob it is a pattern of which only the site's own wildcards are live.
+
+    channel: out, err, or step for files of the site's templates.
+    """
+
+    path: bytes
+    channel: str = "out"
+    glob: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PastRun:
+    """One run of a job as the accounting keeps it: history, late by seconds and sometimes half written. Never a reason to act."""
+
+    job_id: int
+    label: str
+    uid: int | None
+    state: str
+    submit_us: int | None
+    start_us: int | None = None
+    end_us: int | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class NodeFacts:
     """A node as one read told of it. flags: DRAIN, MAINTENANCE, NOT_RESPONDING, REBOOT_REQUESTED … ."""
 
@@ -142,7 +172,8 @@ class ClusterFacts:
 
     booted_us: when the controller started; first_job_id: the least id it gives (a change of either is another epoch). requeue_delay_s: how
     long a requeued job waits before it may start; None unknown. sluids: jobs can be named by the id of one very run. requeue_exits:
-    exit codes Slurm itself requeues. append: logs are appended to by default (JobFileAppend).
+    exit codes Slurm itself requeues. append: logs are appended to by default (JobFileAppend). up: its controller said so when asked, within
+    ping_s; None where it was not asked.
     """
 
     name: str
@@ -157,14 +188,16 @@ class ClusterFacts:
     requeue_exits: frozenset[int] = frozenset()
     requeue_hold_exits: frozenset[int] = frozenset()
     sluids: bool = False
+    up: bool | None = None
+    ping_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterRead:
     """One look at the scheduler. ok: it answered and the answer could be read as a whole; where it is not, absence proves nothing.
 
-    troubles: what went wrong or was odd, one sentence each, names of jobs escaped. at_us: when the command was begun, on the
-    observer's clock.
+    troubles: what went wrong or was odd, one sentence each, names of jobs escaped. unread: ids of records that were there but could not be
+    read; they are not absent. at_us: when the command was begun, on the observer's clock.
     """
 
     at_us: int
@@ -172,3 +205,4 @@ class ClusterRead:
     jobs: tuple[JobFacts, ...] = ()
     troubles: tuple[str, ...] = ()
     took_s: float = 0.0
+    unread: frozenset[int] = frozenset()

@@ -7,17 +7,18 @@ captures from the candidates only. A low-priority format gives way where another
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from defib.engine.blocks import I64, Batch
-from defib.engine.columns import SECONDS, clock_seconds, numbers, seconds_per_step, texts
+from defib.engine.columns import SECONDS, clock_seconds, nothing, numbers, seconds_per_step, texts
 from defib.engine.rulebook import Format, Rulebook
 from defib.engine.stamps import stamps
 from defib.engine.who import Who
@@ -27,6 +28,7 @@ GENERIC_BELOW = 10  # priority
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 STEP_MAX = 10**12
 REQUIRED_MAX = 3  # literals tested before a regex runs
+USED = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate", "rate_unit", "elapsed"))
 NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
 
@@ -47,7 +49,8 @@ def required(pattern: str) -> tuple[str, ...]:
             runs[-1] += literal
         else:
             runs.append("")
-    return tuple(sorted({r for r in runs if len(r) > 2}, key=lambda r: (-len(r), r)))[:REQUIRED_MAX]
+    long = sorted({r for r in runs if len(r) > 2}, key=lambda r: (-len(r), r))
+    return tuple(r for i, r in enumerate(long) if not any(r in longer for longer in long[:i]))[:REQUIRED_MAX]
 
 
 def _literals(tree: Any) -> Iterator[str]:
@@ -81,36 +84,37 @@ class ProgressReader:
         names = {self._anchors[i] for i in fired}
         if not names or not len(batch.ends):
             return PROGRESS.empty_table()
-        records = _records(batch)
-        masks = {a: pc.match_substring(records, pattern=a).to_numpy(zero_copy_only=False) for a in names}
+        lines = Lines(batch)
         parts: list[pl.DataFrame] = []
-        read = np.zeros(len(records), bool)  # records a format of its own has read; generic ones need not look
+        read = np.zeros(len(batch.ends), bool)  # records a format of its own has read; generic ones need not look
         for order, fmt in self._ordered:
-            mine = [masks[a] for a in fmt.anchors if a in names]
-            if not mine:
+            anchors = [a for a in fmt.anchors if a in names]
+            literals = self._required[fmt.id]
+            if not anchors or not all(map(lines.hold, literals)):
                 continue
-            mask = np.logical_or.reduce(mine)
-            at = np.flatnonzero(mask & ~read if fmt.priority < GENERIC_BELOW else mask)
-            for literal in self._required[fmt.id]:
-                if len(at):
-                    held = pc.match_substring(records.take(pa.array(at)), pattern=literal)
-                    at = at[held.to_numpy(zero_copy_only=False)]
-            if len(at):
-                part = self._extract(fmt, order, records.take(pa.array(at)), at)
+            at = np.flatnonzero(~read) if fmt.priority < GENERIC_BELOW else np.arange(len(read))
+            if not any(a in literal for a in anchors for literal in literals):
+                at = lines.any_of(anchors, at)
+            for literal in literals:
+                at = lines.any_of([literal], at)
+            part = self._extract(fmt, order, lines.text(at), at) if len(at) else None
+            if part is not None:
                 parts.append(part)
                 if fmt.priority >= GENERIC_BELOW:
                     read[part["record"].to_numpy()] = True
-        parts = [p for p in parts if p.height]
         if not parts:
             return PROGRESS.empty_table()
         return _placed(batch, pl.concat(parts).sort("record", "order"))
 
-    def _extract(self, fmt: Format, order: int, raw: pa.Array, at: I64) -> pl.DataFrame:
-        text = texts(raw)
-        got = captures(fmt, text)
+    def _extract(self, fmt: Format, order: int, text: pl.Series, at: I64) -> pl.DataFrame | None:
+        """The records that really are lines of the format, as numbers; None if none is."""
+        got = captures(fmt, text, USED)
         keep = kept(fmt, text, got)
         rows = keep.arg_true()
-        got, text = got[rows], text.gather(rows)
+        if not len(rows):
+            return None
+        if len(rows) < len(text):
+            got, text = got[rows], text.gather(rows)
         out = typed(fmt, got).with_columns(
             record=pl.Series(at[rows.to_numpy()], dtype=pl.Int64), order=pl.lit(order, pl.Int32),
             format=pl.lit(fmt.id), time_us=stamps(text).alias("time_us"),
@@ -122,6 +126,47 @@ class ProgressReader:
         return out
 
 
+class Lines:
+    """A batch's records, asked for literals and taken as text. What several formats ask for is worked out once."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._buffer = batch.buffer
+        self._records = _records(batch)
+        self._masks: dict[str, npt.NDArray[np.bool_]] = {}
+        self._held: dict[str, bool] = {}
+        self._taken: tuple[I64, pl.Series] | None = None
+
+    def hold(self, literal: str) -> bool:
+        """Whether it stands anywhere at all: most formats are not of this log, and one of their literals is nowhere in it."""
+        if literal not in self._held:
+            self._held[literal] = literal.encode() in self._buffer
+        return self._held[literal]
+
+    def any_of(self, literals: Sequence[str], at: I64) -> I64:
+        """Those of the records that hold one of the literals."""
+        if not len(at):
+            return at
+        if 2 * len(at) < len(self._records):
+            part = self._records.take(pa.array(at))
+            held = [self._among(part, literal) for literal in literals]
+            return at[np.logical_or.reduce(held)]
+        for literal in literals:
+            if literal not in self._masks:
+                self._masks[literal] = self._among(self._records, literal)
+        return at[np.logical_or.reduce([self._masks[literal][at] for literal in literals])]
+
+    @staticmethod
+    def _among(records: pa.Array, literal: str) -> npt.NDArray[np.bool_]:
+        return np.asarray(pc.match_substring(records, pattern=literal).to_numpy(zero_copy_only=False))
+
+    def text(self, at: I64) -> pl.Series:
+        """These records as text."""
+        if self._taken is None or not np.array_equal(self._taken[0], at):
+            whole = len(at) == len(self._records)
+            self._taken = at, texts(self._records if whole else self._records.take(pa.array(at)))
+        return self._taken[1]
+
+
 def _records(batch: Batch) -> pa.Array:
     """Zero-copy view of the records (each with its line feed) as an Arrow binary array."""
     offsets = np.concatenate((np.zeros(1, np.int64), batch.ends + 1))
@@ -129,8 +174,8 @@ def _records(batch: Batch) -> pa.Array:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(batch.ends), buffers)
 
 
-def captures(fmt: Format, text: pl.Series) -> pl.DataFrame:
-    """Every capture of the format as text; the main pattern wins over `more`."""
+def captures(fmt: Format, text: pl.Series, wanted: frozenset[str] | None = None) -> pl.DataFrame:
+    """Captures of the format as text; the main pattern wins over `more`. wanted: those of `more` that are looked for, None for all."""
     frame = text.to_frame("text")
     whole = pl.col("text").str
     got = frame.select(whole.extract_groups(fmt.pattern).alias("g")).to_series().struct.unnest()
@@ -140,7 +185,7 @@ def captures(fmt: Format, text: pl.Series) -> pl.DataFrame:
     singles: dict[str, list[pl.Expr]] = {c: [] for c in got.columns}
     for pattern in fmt.more:
         names = NAMED.findall(pattern)
-        for name in names:
+        for name in names if wanted is None else [n for n in names if n in wanted]:
             one = (
                 whole.extract(pattern, 1)
                 if len(names) == 1 and plain(pattern)
@@ -172,9 +217,7 @@ def typed(fmt: Format, got: pl.DataFrame) -> pl.DataFrame:
     have = set(got.columns)
 
     def number(name: str) -> pl.Series:
-        return (
-            numbers(got[name]).alias(name) if name in have else pl.Series(name, [None] * got.height, dtype=pl.Float64)
-        )
+        return numbers(got[name]).alias(name) if name in have else nothing(got.height, pl.Float64).alias(name)
 
     out = pl.DataFrame([number(c) for c in VALUES])
     for name in ("step", "total", "rank"):
@@ -192,7 +235,7 @@ def typed(fmt: Format, got: pl.DataFrame) -> pl.DataFrame:
             .select(pl.coalesce("a", "b"))
             .to_series()
         )
-    elapsed = clock_seconds(got["elapsed"]) if "elapsed" in have else pl.Series([None] * got.height, dtype=pl.Float64)
+    elapsed = clock_seconds(got["elapsed"]) if "elapsed" in have else nothing(got.height, pl.Float64)
     return out.with_columns(
         step_time_s=step_time.alias("s"), elapsed_s=elapsed.alias("e"),
         throughput_unit=pl.when(pl.col("throughput").is_not_null()).then(pl.lit(fmt.throughput_unit, pl.String)),

@@ -9,11 +9,12 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import orjson
 
 from defib.engine.errors import ConfigError, Problem
+from defib.engine.plan import Databases as Databases
 from defib.engine.policies import POLICIES, Detect, P, restore
 
 T = TypeVar("T")
@@ -203,21 +204,6 @@ class Rulebook:
             refines={k: tuple(v) for k, v in raw["refines"].items()},
             policies=raw["policies"],
         )
-
-
-class Databases(NamedTuple):
-    """Serialized; b"" where there is nothing to find.
-
-    gate: literals. gated: expressions of which every match holds one of them; banners: those of them that are banners. bare: expressions
-    without such literals. anchors: the literals of progress lines. vetoes: expressions asked of single records.
-    """
-
-    gate: bytes
-    gated: bytes
-    banners: bytes
-    bare: bytes
-    anchors: bytes
-    vetoes: bytes
 
 
 def _build(cls: type[T], raw: dict[str, Any]) -> T:

@@ -1,4 +1,4 @@
-"""Rulebook -> Hyperscan databases; a batch -> which rules hit which records.
+"""Rulebook -> Hyperscan databases, and `Scanner`, which finds with them (`hits`).
 
 *Finders* are every signature, phase and banner pattern and every progress anchor; they are looked for in all bytes, patterns by way of a
 literal of theirs (`finder`). *Vetoes* are `unless` patterns and benign rules; they see only records a finder hit, so lines that merely
@@ -13,21 +13,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import hyperscan as hs
-import numpy as np
-import numpy.typing as npt
 
 from defib.engine import finder
-from defib.engine.blocks import I64, Batch
 from defib.engine.chatter import CHATTER, STARTUP
-from defib.engine.finder import MULTILINE, ONCE, Finder
+from defib.engine.finder import MULTILINE, ONCE
+from defib.engine.hits import HitFinder
+from defib.engine.hits import Hits as Hits
 from defib.engine.literals import Gates
-from defib.engine.rulebook import Databases, Rulebook
+from defib.engine.plan import Databases, Plan, roster
+from defib.engine.rulebook import Rulebook
 
 CHATTER_WEIGHT = 200  # against single lines of single frameworks
-FORMAT = 7  # of the compiled databases; part of the cache key
 
 _IN_CLASS = {
     "s": r" \t\r\f\x0b",
@@ -69,15 +67,6 @@ def confine(pattern: str) -> str:
     return "".join(out)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which expression stands for what. Codes index `rules`, `anchors` or `banners` of the same rulebook."""
-
-    finders: tuple[tuple[str, str, int], ...]  # (expression, "rule" | "banner" | "anchor", index)
-    vetoes: tuple[tuple[str, str, int], ...]  # (expression, "unless" | "benign", rule index)
-    anchors: tuple[str, ...]
-
-
 def plan(book: Rulebook) -> Plan:
     """Which expressions a rulebook compiles to, in an order that does not change."""
     finders: list[tuple[str, str, int]] = []
@@ -85,14 +74,20 @@ def plan(book: Rulebook) -> Plan:
     for i, r in enumerate(book.rules):
         if r.status == "retired":
             continue
-        vetoes += [(p, "unless", i) for p in r.unless]
+        vetoes += [(p, "spare" if r.role == "benign" else "unless", i) for p in r.unless]
         if r.role == "benign":
             vetoes += [(p, "benign", i) for p in r.patterns]
         else:
             finders += [(p, "banner" if r.kind == "banner" else "rule", i) for p in r.patterns]
     anchors = sorted({a for f in book.formats for a in f.anchors})
     finders += [(re.escape(a), "anchor", k) for k, a in enumerate(anchors)]
-    return Plan(tuple(finders), tuple(vetoes), tuple(anchors))
+    particular = (
+        i for i, r in enumerate(book.rules) if r.kind == "signature" and r.role != "wrapper" and not r.generic
+    )
+    return Plan(
+        tuple(finders), tuple(vetoes), tuple(anchors), tuple(r.id for r in book.rules),
+        frozenset(i for i, r in enumerate(book.rules) if r.generic), frozenset(particular),
+    )  # fmt: skip
 
 
 def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
@@ -115,8 +110,18 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
         banners=finder.compiled([e for e in entries if e[0] in of and e[0] in banners]),
         bare=finder.compiled([e for e in entries if e[0] not in of]),
         anchors=finder.compiled(finder.literals((a.encode() for a in p.anchors), ONCE)),
-        vetoes=finder.compiled([(n, confine(e).encode(), MULTILINE) for n, (e, _, _) in enumerate(p.vetoes)]),
+        vetoes=finder.compiled(_vetoes(p, ("unless", "benign"))),
+        spares=finder.compiled(_vetoes(p, ("spare",))),
     )
+
+
+def _vetoes(p: Plan, kinds: tuple[str, ...]) -> list[tuple[int, bytes, int]]:
+    """Expressions asked of single records, numbered by their group."""
+    return [
+        (n, confine(e).encode(), MULTILINE)
+        for n, (e, members) in enumerate(p.veto_groups().items())
+        if any(p.vetoes[m][1] in kinds for m in members)
+    ]
 
 
 def gates(book: Rulebook) -> dict[int, frozenset[bytes]]:
@@ -142,77 +147,10 @@ def healthy(book: Rulebook) -> Iterator[tuple[bytes, int]]:
         yield from ((e.line.encode(), 1) for e in lines)
 
 
-@dataclass(frozen=True, slots=True)
-class Hits:
-    """rule[i] hit record[i]; sorted by record, then rule; each pair once. anchors, banners: indices that occur in the batch."""
-
-    rule: I64
-    record: I64
-    anchors: frozenset[int]
-    banners: frozenset[int]
-
-
-class Scanner:
-    """Holds the loaded databases and their scratch space; one per thread or process."""
+class Scanner(HitFinder):
+    """A rulebook's databases made ready; one per thread or process."""
 
     def __init__(self, book: Rulebook, databases: Databases) -> None:
         self.book = book
         self.plan = plan(book)
-        self._finder = Finder(databases, tuple(a.encode() for a in self.plan.anchors))
-        self._vetoes = finder.load(databases.vetoes)
-        self._banner = np.array([k == "banner" for _, k, _ in self.plan.finders], bool)
-        self._code = np.array([i for _, _, i in self.plan.finders], np.int64)
-        self._generic = np.array([r.generic for r in book.rules], bool)
-        self._signature = np.array([r.kind == "signature" and r.role != "wrapper" for r in book.rules], bool)
-        self._veto_benign = np.array([k == "benign" for _, k, _ in self.plan.vetoes], bool)
-        self._veto_code = np.array([i for _, _, i in self.plan.vetoes], np.int64)
-
-    def scan(self, batch: Batch) -> Hits:
-        """One pass over the batch, vetoes applied."""
-        ids, ends = self._finder.matches(batch.buffer)
-        code, signature = self._code[ids], ~self._banner[ids]
-        rule, record = code[signature], np.empty(0, np.int64)
-        if len(rule):
-            record = np.searchsorted(batch.ends, ends[signature] - 1)
-            pairs = np.unique(self._pair(record, rule))
-            record, rule = pairs // (len(self.book.rules) + 1), pairs % (len(self.book.rules) + 1)
-            rule, record = self._give_way(*self._spare(batch, rule, record))
-        banners = frozenset(np.unique(code[~signature]).tolist()) if len(code) else frozenset()
-        return Hits(rule, record, self._finder.anchors(batch.buffer), banners)
-
-    def _spare(self, batch: Batch, rule: I64, record: I64) -> tuple[I64, I64]:
-        """Drop hits that an `unless` of their rule or a benign rule speaks against."""
-        veto_rule, veto_record, benign = self.vetoes(batch, np.unique(record))
-        if not len(veto_rule):
-            return rule, record
-        muted = np.isin(record, veto_record[benign])
-        keep = ~(muted | np.isin(self._pair(record, rule), self._pair(veto_record[~benign], veto_rule[~benign])))
-        return rule[keep], record[keep]
-
-    def _give_way(self, rule: I64, record: I64) -> tuple[I64, I64]:
-        """Generic rules say nothing where a particular signature hits the same record."""
-        generic = self._generic[rule]
-        particular = record[~generic & self._signature[rule]]
-        keep = ~(generic & np.isin(record, particular))
-        return rule[keep], record[keep]
-
-    def _pair(self, record: I64, rule: I64) -> I64:
-        return record * (len(self.book.rules) + 1) + rule
-
-    def vetoes(self, batch: Batch, records: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
-        """(rule, record, is benign) of every veto that holds on one of the records; a benign rule's own `unless` is applied."""
-        if self._vetoes is None or not len(records):
-            empty = np.empty(0, np.int64)
-            return empty, empty, np.empty(0, bool)
-        texts = [batch.text(r) for r in records]
-        ids, ends = finder.scan(self._vetoes, b"\n".join(texts) + b"\n")
-        stops = np.cumsum([len(t) + 1 for t in texts]) - 1
-        hit = records[np.searchsorted(stops, ends - 1)] if len(ids) else np.empty(0, np.int64)
-        rule, benign = self._veto_code[ids], self._veto_benign[ids]
-        spared = benign & np.isin(self._pair(hit, rule), self._pair(hit[~benign], rule[~benign]))
-        return rule[~spared], hit[~spared], benign[~spared]
-
-    def banners_in(self, text: bytes) -> frozenset[int]:
-        """Rule indices of the banners in one stream's part of a batch."""
-        ids, _ = self._finder.matches(text)
-        return frozenset(np.unique(self._code[ids][self._banner[ids]]).tolist())
+        super().__init__(roster(self.plan), databases)

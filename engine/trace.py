@@ -251,13 +251,16 @@ class StreamFold:
 
     def _groups(self, rows: ProgressRows, start: int, end: int) -> dict[Key, I64]:
         """Row numbers per counter, counters in order of first appearance. Only training counters are told apart by their total."""
+        formats, totals = rows.format[start:end], rows.total[start:end]
+        if formats.count(formats[0]) == len(formats) and bool(np.all(totals == totals[0])):
+            return {self._key(formats[0], int(totals[0])): np.arange(start, end)}
         groups: dict[Key, list[int]] = {}
-        for i, (name, total) in enumerate(
-            zip(rows.format[start:end], rows.total[start:end].tolist(), strict=True), start
-        ):
-            key = (name, None if total == NONE or self._formats[name].kind != "train" else total)
-            groups.setdefault(key, []).append(i)
+        for i, (name, total) in enumerate(zip(formats, totals.tolist(), strict=True), start):
+            groups.setdefault(self._key(name, total), []).append(i)
         return {key: np.array(numbers, np.int64) for key, numbers in groups.items()}
+
+    def _key(self, name: str, total: int) -> Key:
+        return name, None if total == NONE or self._formats[name].kind != "train" else total
 
     def _setback(self, t: Trace, key: Key, rows: ProgressRows, at: I64) -> int | None:
         """The row with which a run starts over, by a counter of the run's own steps."""
@@ -281,7 +284,8 @@ class StreamFold:
     def _count(self, t: Trace, groups: dict[Key, I64], rows: ProgressRows) -> dict[str, list[tuple[int, Counter]]]:
         """Fold the rows that carry steps; returns, per format others hang values on, (offset, counter) of its rows in order."""
         heads: dict[str, list[tuple[int, Counter]]] = {}
-        for fmt_id in self._heads:
+        asked = {self._formats[name].of for name, _ in groups}
+        for fmt_id in self._heads & asked:
             mine = [c for (name, _), c in t.counters.items() if name == fmt_id]
             if mine:
                 heads[fmt_id] = [(-1, max(mine, key=lambda c: c.last_at))]
@@ -307,7 +311,7 @@ class StreamFold:
                 time = int(rows.time_us[forward])
                 point = Point(int(rows.offset[forward]), int(rows.line[forward]), None if time == NONE else time)
                 t.moved_on(point, fmt.kind, counter.forward - before)
-            if fmt.id in self._heads:
+            if fmt.id in asked:
                 heads.setdefault(fmt.id, []).extend((int(rows.offset[i]), counter) for i in at)
         if len(evaluation) and (t.training is None or evaluation[-1] > t.training.offset):
             t.phases.touch(int(evaluation[-1]), "evaluation")

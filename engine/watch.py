@@ -21,7 +21,7 @@ from defib.engine.rhythm import Habits, Limit, Rhythm
 from defib.engine.rulebook import Rulebook
 from defib.engine.standing import Growth, finished, in_trouble, phase_before
 from defib.engine.trace import ENDING_MARKS, Trace
-from defib.engine.words import Episode, JobKey, JobState, StreamNo
+from defib.engine.words import Episode, JobKey, JobState, Signal, StreamNo
 
 EPISODES_MAX = 64
 SETTLED_US = 60_000_000  # lines this much older than a sign of progress did not end the run (buffers of one death empty within seconds)
@@ -70,9 +70,8 @@ class JobWatch:
     reached: deque[tuple[int, dict[int, int]]] = field(
         default_factory=lambda: deque(maxlen=REACHED_MAX)
     )  # (when, how far each stream was)
-    outlived: dict[int, int] = field(
-        default_factory=dict
-    )  # how far each stream's lines arrived well before progress did
+    # how far each stream's lines arrived well before progress did
+    outlived: dict[int, int] = field(default_factory=dict)
     extents: dict[int, tuple[int, int]] = field(default_factory=dict)  # (bytes, lines) of each stream at the last look
     phased: dict[int, int] = field(default_factory=dict)  # how far each stream was when progress last arrived
     windows: int = 0  # of ranks, at the last question for stragglers
@@ -82,11 +81,8 @@ class JobWatch:
     due_us: int = 0  # the next look that could find something new without new lines
     looked_us: int = 0
     alert: bool = False  # a failure or an end was spoken of: look at every tick
-    place: tuple[int, int, int] = (
-        0,
-        0,
-        0,
-    )  # (number in paths, generation of the log, attempts in it) of the logs' last attempt
+    # (number in paths, generation of the log, attempts in it) of the logs' last attempt
+    place: tuple[int, int, int] = (0, 0, 0)
     restarts: int | None = None  # the scheduler's count
 
     def __post_init__(self) -> None:
@@ -249,19 +245,33 @@ class JobWatch:
             else ""
         )
         because = f"its log says {judged.verdict}{cause}, and nothing came for {(now_us - quiet_since) / 1e6:.0f} s"
+        if health == "dead" and self.state is not None and not self._ending(traces) and not self._broken(traces):
+            health, because = (
+                "hung",
+                f"{because}, though the scheduler still runs it",
+            )  # one rank's last words, perhaps caught
         return Found(health, because, self._hung_episode(traces, now_us, because) if health == "hung" else None)
 
     def _patience(self, traces: Sequence[Trace], done: bool) -> float:
         """Seconds of quiet that make a failure's lines believed: less the clearer they are."""
         policy = self.policy.hang
-        live = [s for t in traces for s in t.live if s.offset >= self.outlived.get(t.stream, 0)]
-        if done or any(s.mark in ENDING_MARKS for s in live):
+        if done or self._ending(traces):
             return policy.after_exit_s
-        if any(s.role in ("root", "cascade") for s in live):
+        if self._broken(traces):
             return max(policy.after_error_s, self._usual())
         # A lone candidate may be an exception that was caught: the run gets its phase's time, or a few of its own gaps once known.
         steady = self.phase == "steady" and self.rhythm.gaps.count >= policy.learn_gaps
         return max(policy.after_error_s, self._usual(), 0.0 if steady else self._limit(traces).seconds)
+
+    def _ending(self, traces: Sequence[Trace]) -> bool:
+        return any(s.mark in ENDING_MARKS for s in self._lately(traces))
+
+    def _broken(self, traces: Sequence[Trace]) -> bool:
+        return any(s.role in ("root", "cascade") for s in self._lately(traces))
+
+    def _lately(self, traces: Sequence[Trace]) -> list[Signal]:
+        """What was said since progress last came."""
+        return [s for t in traces for s in t.live if s.offset >= self.outlived.get(t.stream, 0)]
 
     def _usual(self) -> float:
         """A few times the longest gap the run has shown, whatever it was doing."""

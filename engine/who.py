@@ -10,6 +10,7 @@ import re
 
 import polars as pl
 
+from defib.engine.columns import nothing
 from defib.engine.rulebook import Template
 
 ROUNDS = 3
@@ -27,7 +28,7 @@ class Who:
 
     def of(self, text: pl.Series) -> pl.DataFrame:
         """Columns rank, local_rank, task, pid (Int32) and node (String); null where no prefix tells."""
-        found = pl.DataFrame({c: pl.Series([None] * len(text), dtype=pl.String) for c in COLUMNS})
+        found = pl.DataFrame({c: nothing(len(text), pl.String) for c in COLUMNS})
         if self._patterns:
             head = text.str.slice(0, HEAD_CHARS)
             rows = head.str.contains(self._any).arg_true()
@@ -38,7 +39,7 @@ class Who:
         return found.with_columns(pl.col(c).cast(pl.Int32, strict=False) for c in NUMBERS)
 
     def _peel(self, head: pl.Series) -> pl.DataFrame:
-        have: dict[str, pl.Series] = {c: pl.Series([None] * len(head), dtype=pl.String) for c in COLUMNS}
+        have: dict[str, pl.Series] = {c: nothing(len(head), pl.String) for c in COLUMNS}
         for _ in range(ROUNDS):
             left = head
             done = pl.Series([False] * len(head))

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     if not hasattr(args, "run"):
         parser.print_help()
         return 2
-    from defib.engine.words import DefibError, ProblemsError
+    from defib.engine.errors import DefibError, ProblemsError
 
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a closed stream stays away for the whole run
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -93,8 +93,10 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"defib {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _replay(commands)
+    _scan(commands)
     _watch(commands)
     _listings(commands)
+    _slurm(commands)
     _rules(commands)
     return parser
 
@@ -177,6 +179,24 @@ example:
 """
 
 
+def _scan(commands) -> None:  # type: ignore[no-untyped-def]
+    p = commands.add_parser(
+        "scan",
+        help="which rules hit in logs, how often and where, and nothing else",
+        formatter_class=RAW,
+        description="Look for every rule in logs (files, directories, .gz, .zst) and tell where it hits first and how often. No job is told\n"
+        "from another and nothing is judged or kept, so it is fast.\n\nExit code 1 if nothing was found.",
+        epilog="example:\n  defib scan runs/2026-11/ --count",
+    )
+    p.add_argument("paths", nargs="+", metavar="PATH")
+    _extra_rules(p)
+    out = p.add_mutually_exclusive_group()
+    out.add_argument("--json", action="store_true", help="one JSON document")
+    out.add_argument("--each", action="store_true", help="every hit, one a line, as it is found")
+    p.add_argument("--count", action="store_true", help="only how often each rule hits, in all files together")
+    p.set_defaults(run="scan:scan")
+
+
 def _watch(commands) -> None:  # type: ignore[no-untyped-def]
     p = commands.add_parser(
         "watch",
@@ -249,6 +269,42 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
     s.set_defaults(run="query:sql")
 
 
+def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
+    s = commands.add_parser("slurm", help="what the scheduler says, and whether it can be read from here")
+    verbs = s.add_subparsers(title="verbs", metavar="VERB", required=True)
+    p = verbs.add_parser(
+        "look",
+        help="read the scheduler once: jobs, where they write their logs, troubles",
+        description="Read Slurm once, the way the daemon does: which form of its answers works, its jobs, where each writes, what is odd. It "
+        "only reads. Exit code 3 when the scheduler could not be read.",
+        epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
+        formatter_class=RAW,
+    )
+    p.add_argument(
+        "--prefix", metavar="WORDS", help="goes before every command, e.g. 'kubectl exec -n slurm login-0 --'"
+    )
+    p.add_argument("--shell", action="store_true", help="the prefix hands its words to a shell (ssh does): quote them")
+    p.add_argument(
+        "--bin-dir", metavar="DIR", help="where squeue and scontrol are (default: the first in the usual places)"
+    )
+    p.add_argument("--conf", metavar="FILE", help="slurm.conf, where it is not in its usual place")
+    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
+    p.add_argument(
+        "--root", action="append", default=[], metavar="DIR", help="logs may only lie below (repeatable; default /)"
+    )
+    p.add_argument(
+        "--template",
+        action="append",
+        default=[],
+        type=_template,
+        metavar="PATH",
+        help="files of steps, e.g. '{work_dir}/logs/{job_id}/rank_*.log' (repeatable)",
+    )
+    p.add_argument("--deadline", type=_duration, default=30_000_000, metavar="TIME", help="for each command (30s)")
+    p.add_argument("--json", action="store_true", help="one JSON document")
+    p.set_defaults(run="slurm:look")
+
+
 def _rules(commands) -> None:  # type: ignore[no-untyped-def]
     r = commands.add_parser("rules", help="check, list, show and explain rules")
     verbs = r.add_subparsers(title="verbs", metavar="VERB", required=True)
@@ -298,6 +354,15 @@ def _moment(text: str) -> int:
     from defib.adapters.cli.nodes import moment
 
     return moment(text)
+
+
+def _template(text: str) -> str:
+    from defib.adapters.cli.slurm import template
+
+    try:
+        return template(text)
+    except ValueError as e:
+        raise argparse.ArgumentTypeError(f"'{text}': {e}") from None
 
 
 def _count(text: str) -> int:

@@ -48,8 +48,8 @@ class Noting(Scanner):
             self._note(i)
         return hits
 
-    def vetoes(self, batch: Batch, records: I64) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
-        rule, record, benign = super().vetoes(batch, records)
+    def vetoes(self, batch: Batch, records: I64, rules: I64 | None = None) -> tuple[I64, I64, npt.NDArray[np.bool_]]:
+        rule, record, benign = super().vetoes(batch, records, rules)
         for i, _ in set(zip(rule[benign].tolist(), record[benign].tolist(), strict=True)):
             self._note(i)
         return rule, record, benign

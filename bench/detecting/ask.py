@@ -16,6 +16,7 @@ from detecting.rivals import RIVALS, Alarm, series
 from loggen.model import Rendered, Truth
 from loggen.plan import Planned
 from loggen.render import render
+from loggen.styles.lines import LAST_WORDS
 
 CUTS = ((977, 4 << 20), (4096, 1500))
 """Other ways to cut the same bytes: (block, batch)."""
@@ -85,6 +86,10 @@ class Row:
     """Why the live answers differ from the replayed ones; "" where they do not; None where it was not asked."""
     cut: str | None = None
     """The same for other cuts of the same bytes."""
+    mute: bool = False
+    """The program printed nothing before it hung: only the batch script's own line is there."""
+    parted: bool = False
+    """The log says that the work is done, and nobody asks the scheduler whether the process has ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +134,8 @@ class Asker:
             watched = hear(Recalled(recorder), Watched(run, facts, tell=tell))
             row.live = said(watched, live=True)
             row.changes = [change(e) for e in watched.changes]
+            row.mute = mute(run)
+            row.parted = not tell and any(LAST_WORDS.encode() in data for data in run.files.values())
             row.same = differs(heard, watched, told=tell, files=len(run.files))
             if sampled:
                 scanned = hear(self.observer, Watched(run, facts, tell=tell))
@@ -184,6 +191,18 @@ def change(e: Any) -> Change:
 
 JUDGED = ("verdict", "klass", "cause", "cascades", "notes", "evidence", "suspect")
 """What a judgment concludes, as against what it counted."""
+
+
+def mute(run: Rendered) -> bool:
+    """Whether a run that hung had printed no line of its own by then."""
+    t = run.truth[-1]
+    if t.trouble != "hung" or t.onset_s is None:
+        return False
+    for path, data in run.files.items():
+        size = max((n for at, n in run.arrivals[path] if at <= t.onset_s), default=0)
+        if any(line and not line.startswith(b"=== job ") for line in data[:size].splitlines()):
+            return False
+    return True
 
 
 def differs(batch: Ear, live: Ear, *, told: bool, files: int) -> str:

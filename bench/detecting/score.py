@@ -261,6 +261,22 @@ def hang_live(board: Board, row: Row, t: Truth) -> None:
         if told is not None:
             board.measure("live watchdog delay s", told.at_s - t.onset_s)
         return
+    if row.mute:
+        # Nothing tells this from a program that logs elsewhere: what can be known is that nothing can be seen.
+        blind = any(c.health in ("blind", "hung") for c in mine)
+        board.ask(
+            "live told blind, nothing printed before the hang", blind, row.name, f"only {[c.health for c in mine]}"
+        )
+        return
+    if row.parted:
+        over = any(c.health in ("ended", "hung") for c in mine)
+        board.ask(
+            "live told ended, its last words said and no scheduler asked",
+            over,
+            row.name,
+            f"only {[c.health for c in mine]}",
+        )
+        return
     board.ask(f"live hang seen, {t.phase}", hung is not None, row.name, f"only {[c.health for c in mine]}")
     if hung is None:
         return

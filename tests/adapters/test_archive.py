@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.adapters.conftest import LINES, Read, put, zst
 
-from defib.adapters.archive import Archive, shown
+from defib.adapters.archive import Archive
 from defib.adapters.rulefiles import LoadedRules
+from defib.adapters.show import shown
 from defib.adapters.sniff import MAGIC, is_binary
 from defib.engine.ports import Data, Opened
 

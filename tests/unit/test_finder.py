@@ -81,7 +81,7 @@ def told(k: Kit, pairs: set[tuple[int, int]], anchors: set[int]) -> Found:
 
 def found(k: Kit, text: bytes) -> Found:
     with_limits = Finder(k.databases, tuple(a.encode() for a in scan.plan(k.book).anchors))
-    ids, ends = with_limits.matches(text)
+    ids, ends = (np.frombuffer(m, np.int64) for m in with_limits.matches(text))
     stops = np.flatnonzero(np.frombuffer(text, np.uint8) == 10)
     at = np.searchsorted(stops, ends - 1)
     return told(k, set(zip(ids.tolist(), at.tolist(), strict=True)), set(with_limits.anchors(text)))

@@ -9,6 +9,10 @@ from loggen.styles.base import Progress, Style
 TOKENS = 32_768
 
 
+LAST_WORDS = "Process group destroyed"
+"""After which nothing of torchtitan's is left to do: a process that lives on hangs where no log shows it."""
+
+
 class Torchtitan(Style):
     def log(
         self,
@@ -85,7 +89,7 @@ class Torchtitan(Style):
         self.log("Sleeping 2 seconds for other ranks to complete")
         self.s.now += 2.0
         self.log("Training completed")
-        self.log("Process group destroyed")
+        self.log(LAST_WORDS)
 
 
 class NanoGPT(Style):

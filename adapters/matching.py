@@ -1,0 +1,130 @@
+"""Which rules hit where in log files, and nothing else: no job, no verdict, no history.
+
+In: log files and the roster of the rules with its databases. Out: `FileHits` a file. Always holds: lines are counted only as far as
+something was found, because counting them costs as much as looking; memory is one block and the longest record.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import BinaryIO
+
+from defib.adapters.logfiles import BLOCK_BYTES, LogFile, NotALogError, Unread, blocks, broken, opened, why
+from defib.adapters.sniff import is_packed
+from defib.engine.blocks import Batch, LineCutter, Piece, clean
+from defib.engine.lazy import np
+from defib.engine.match import Matcher
+
+NUMPY_PAYS = 512 * 1024 * 1024  # bytes of one file from which counting lines with numpy makes up for loading it
+
+Tell = Callable[[LogFile, int, int], None]  # (file, line, rule); lines are 0 where they are not asked for
+
+
+@dataclass(slots=True)
+class Place:
+    """How often a rule hit in one file, and the lines of its first and last hit (0 where lines are not asked for)."""
+
+    count: int = 0
+    first_line: int = 0
+    last_line: int = 0
+
+
+@dataclass(slots=True)
+class FileHits:
+    """What one file holds. rules: rule number -> place."""
+
+    file: LogFile
+    size: int = 0  # bytes of text
+    rules: dict[int, Place] = field(default_factory=dict)
+
+    def add(self, rule: int, line: int) -> None:
+        place = self.rules.setdefault(rule, Place(first_line=line))
+        place.count += 1
+        place.last_line = line
+
+
+def scan_files(
+    files: list[LogFile], matcher: Matcher, unread: list[Unread], tell: Tell, *, lines: bool
+) -> Iterator[FileHits]:
+    """Every file that could be read, in order. Adds to `unread` what could not, and why. tell: each hit in its order."""
+    for file in files:
+        try:
+            with opened(file) as (raw, head):
+                yield _scan(file, raw, head, matcher, unread, tell, lines=lines)
+        except OSError as e:
+            unread.append(Unread(file.shown, why(e)))
+        except NotALogError as e:
+            unread.append(Unread(file.shown, str(e), refused=False))
+
+
+def _scan(
+    file: LogFile, raw: BinaryIO, head: bytes, matcher: Matcher, unread: list[Unread], tell: Tell, *, lines: bool
+) -> FileHits:
+    found = FileHits(file)
+    numbered = lines and is_packed(head)
+    cutter = LineCutter(0, numbered=numbered)
+    count = Lines(raw.fileno(), file.size) if lines and not numbered else None
+
+    def take(pieces: list[Piece]) -> None:
+        for piece in pieces:
+            for offset, line, rule in _hits(piece, matcher, numbered=numbered):
+                at = count.of(offset) if count else line
+                found.add(rule, at)
+                tell(file, at, rule)
+
+    try:
+        for block, _ in blocks(raw, head, BLOCK_BYTES):
+            found.size += len(block)
+            take(cutter.feed(block))
+    except Exception as e:
+        if not broken(e):
+            raise
+        unread.append(Unread(file.shown, f"read to where it broke: {why(e)}"))
+    take(cutter.finish())
+    return found
+
+
+def _hits(piece: Piece, matcher: Matcher, *, numbered: bool) -> Iterator[tuple[int, int, int]]:
+    """(offset in the file, line, rule) of every hit; the line is 0 where the piece is not numbered."""
+    text = clean(piece.payload)
+    hits = matcher.hits(text)
+    if not hits:
+        return
+    if piece.giant:
+        yield from ((piece.offset, piece.line, rule) for _, rule in hits)
+    elif len(text) != len(piece.payload) or b"\r" in piece.payload:
+        batch = Batch([piece], len(piece.payload))
+        _, offset, lines = batch.place(np.searchsorted(batch.ends, np.array([stop for stop, _ in hits])))
+        yield from zip(offset.tolist(), lines.tolist(), [rule for _, rule in hits], strict=True)
+    else:
+        line, done = piece.line, 0
+        for stop, rule in hits:
+            start = text.rfind(b"\n", 0, stop) + 1
+            if numbered and start > done:
+                line, done = line + text.count(b"\n", done, start), start
+            yield piece.offset + start, line if numbered else 0, rule
+
+
+class Lines:
+    """Line numbers of offsets that only grow, counted by reading the file a second time up to there (it is still in memory)."""
+
+    def __init__(self, handle: int, size: int) -> None:
+        self._handle = handle
+        self._at = 0
+        self._line = 1
+        self._numpy = size >= NUMPY_PAYS
+
+    def of(self, offset: int) -> int:
+        """The line in which the byte at this offset stands, counted by line feeds from 1 on."""
+        while self._at < offset:
+            block = os.pread(self._handle, min(BLOCK_BYTES, offset - self._at), self._at)
+            if not block:
+                break  # the file has shrunk since it was read
+            self._at += len(block)
+            if self._numpy:
+                self._line += int(np.count_nonzero(np.frombuffer(block, np.uint8) == 10))
+            else:
+                self._line += block.count(b"\n")
+        return self._line

@@ -1,0 +1,85 @@
+"""Text -> which rules hit which records, without columns: for scans that find little, which is what logs of healthy runs are.
+
+In: the roster of a rulebook's codes, its compiled databases, and the text of whole records. Out: (end of the record, rule) pairs. Always
+holds: they are what `HitFinder` finds; where much is found it is asked, since columns pay from there on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import hyperscan as hs
+
+from defib.engine import finder
+from defib.engine.blocks import Batch, Piece
+from defib.engine.finder import Finder, Matches
+from defib.engine.plan import Databases, Roster
+
+FEW = 256  # matches of one text up to which plain Python is faster than loading and using numpy
+Hit = tuple[int, int]  # position of the record's line feed in the text, rule
+
+
+class Matcher:
+    """Holds the loaded databases and their scratch space; one per thread or process."""
+
+    def __init__(self, roster: Roster, databases: Databases) -> None:
+        self._roster = roster
+        self._databases = databases
+        self._finder = Finder(databases, ())
+        self._vetoes, self._spares = finder.load(databases.vetoes), finder.load(databases.spares)
+        self._columns: object = None
+
+    def hits(self, text: bytes) -> list[Hit]:
+        """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
+        matches = self._finder.matches(text)
+        if len(matches[0]) > FEW:
+            return self._many(text, matches)
+        rules: dict[int, set[int]] = {}
+        for n, end in zip(*matches, strict=True):
+            kind, rule = self._roster.finders[n]
+            if kind == "rule":
+                rules.setdefault(text.index(b"\n", end - 1), set()).add(rule)
+        if not rules:
+            return []
+        silenced = self._silenced(text, sorted(rules))
+        out: list[Hit] = []
+        for stop in sorted(rules):
+            muted, vetoed = silenced.get(stop, (False, frozenset()))
+            left = set() if muted else rules[stop] - vetoed
+            if left & self._roster.particular:
+                left -= self._roster.generic
+            out += [(stop, rule) for rule in sorted(left)]
+        return out
+
+    def _many(self, text: bytes, matches: Matches) -> list[Hit]:
+        from defib.engine.hits import HitFinder
+
+        if not isinstance(self._columns, HitFinder):
+            self._columns = HitFinder(self._roster, self._databases)
+        batch = Batch([Piece(0, 0, 1, text)], len(text))
+        found = self._columns.told(batch, matches, frozenset())
+        return list(zip(batch.ends[found.record].tolist(), found.rule.tolist(), strict=True))
+
+    def _silenced(self, text: bytes, stops: list[int]) -> dict[int, tuple[bool, frozenset[int]]]:
+        """Of the records that end at these places: whether a benign rule mutes them, and the rules their own `unless` speaks against."""
+        said = self._asked(self._vetoes, text, stops, ("unless", "benign"))
+        benign = {stop: {rule for kind, rule in of if kind == "benign"} for stop, of in said.items()}
+        spoke = [stop for stop in stops if benign.get(stop)]
+        spared = self._asked(self._spares, text, spoke, ("spare",))
+        out: dict[int, tuple[bool, frozenset[int]]] = {}
+        for stop, of in said.items():
+            muting = benign[stop] - {rule for _, rule in spared.get(stop, ())}
+            out[stop] = bool(muting), frozenset(rule for kind, rule in of if kind == "unless")
+        return out
+
+    def _asked(
+        self, db: hs.Database | None, text: bytes, stops: list[int], kinds: Iterable[str]
+    ) -> dict[int, set[tuple[str, int]]]:
+        """(kind, rule) of every veto that holds on the records that end at these places."""
+        out: dict[int, set[tuple[str, int]]] = {}
+        for stop in stops:
+            groups, _ = finder.scan(db, text[text.rfind(b"\n", 0, stop) + 1 : stop + 1])
+            said = {veto for group in set(groups) for veto in self._roster.vetoes[group] if veto[0] in kinds}
+            if said:
+                out[stop] = said
+        return out
