@@ -33,10 +33,9 @@ from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
-from defib.adapters.wire import Ears, Fan, Healths, Interrupt, Watched, WatchOptions
+from defib.adapters.wire import TAIL, Before, Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
 from defib.engine.core import Effect, Event, JobJudged, State
 from defib.engine.drive import Drive
-from defib.engine.identity import Known
 from defib.engine.observe import Observer
 from defib.engine.ports import Marked, Reached, Sink, Source
 from defib.engine.words import DefibError, StoreError
@@ -164,6 +163,11 @@ class Station:
     def kept(self, source: str) -> dict[bytes, bytes]:
         """The marks a source left behind, by key."""
         return self.keeper.resumed.kept(source)
+
+    def before(self) -> Before:
+        """What the readers of logs left behind."""
+        r = self.keeper.resumed
+        return Before(r.kept(TAIL), dict(r.closed), r.state.live.now_us or 0)
 
     def run(self, source: Source) -> None:
         """Until the source is done or the hooks ask to end. Raises StoreError."""
@@ -336,29 +340,21 @@ def watch(
     clock: Clock | None = None,
 ) -> Watched:
     """Follow logs with a memory until Ctrl-C or SIGTERM (running jobs stay open) or idleness (they are judged). Raises RuleError, StoreError."""
-    from defib.adapters.tail.files import SystemFiles
-    from defib.adapters.tail.pace import looking
-    from defib.adapters.tail.position import SOURCE
-    from defib.adapters.tail.roots import rooted
     from defib.adapters.tail.session import Session
-    from defib.adapters.tail.source import TailSource
 
     with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
         loaded = rulefiles.load(options.rules)
-        watches, roots = rooted(options.paths)
         outcome, fan = Watched(), Fan([], ears.judged)
         station = open_station(folder, loaded, fan, _Hooks(interrupt, say), clock, keeping)
-        files = SystemFiles(roots)
+        tail = None
         try:
-            k, state = station.keeper, station.state
+            state = station.state
             fan.paths.update({n: s.id.path for n, s in state.streams.items()})
             healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
             outcome.healths.update({job: w.health for job, w in state.live.watches.items()})
             fan.sinks.append(healths)
-            source = TailSource(
-                watches, loaded.book.paths, files, k.clock, Known(options.cluster), looking(options.every_us),
-                kept=station.kept(SOURCE),
-            )  # fmt: skip
+            tail = Tail(options, clock, station.before())
+            source = tail.begin(loaded.book)
             outcome.unread = source.unread
 
             def between() -> None:
@@ -371,7 +367,8 @@ def watch(
             finally:
                 session.close()
         finally:
-            files.shut()
+            if tail is not None:
+                tail.close()
             station.close()
         outcome.signal = interrupt.asked
     return outcome

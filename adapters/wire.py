@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -15,8 +16,12 @@ from defib.engine.identity import Known
 
 if TYPE_CHECKING:
     from defib.adapters.logfiles import Unread
+    from defib.adapters.mounts.source import Mounts
     from defib.adapters.tail.clock import Clock
+    from defib.adapters.tail.files import SystemFiles
+    from defib.adapters.tail.source import TailSource
     from defib.engine.core import HealthChanged, State
+    from defib.engine.rulebook import Rulebook
     from defib.engine.words import AttemptVerdict, JobKey
 
 
@@ -165,6 +170,19 @@ class WatchOptions:
     cluster: str | None = None
     every_us: int = 10_000_000
     idle_us: int | None = None
+    roots: list[str] = field(default_factory=list)  # folders beneath which a scheduler may name logs
+
+
+TAIL = "tail"  # the name under which readers of logs keep their marks
+
+
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What an earlier watch left behind: marks of its readers, paths of jobs it had closed, and how far its clock had come."""
+
+    marks: dict[bytes, bytes] = field(default_factory=dict)
+    closed: dict[str, JobKey] = field(default_factory=dict)
+    now_us: int = 0
 
 
 @dataclass(slots=True)
@@ -213,24 +231,77 @@ class Ears:
     polled: Callable[[dict[bytes, str]], None]
 
 
+class Tail:
+    """The logs of a watch as a live source: read by processes of their own, one per mount, which start while the rules are being read; or,
+    with a clock of the caller's own (which no other process could share), by this one."""
+
+    def __init__(self, options: WatchOptions, clock: Clock | None, before: Before | None = None) -> None:
+        from defib.adapters.mounts.source import Mounts
+        from defib.adapters.tail.clock import SystemClock
+        from defib.engine.ports import Marked
+
+        self._options, self._clock, self._before = options, clock, before or Before()
+        self._mounts: Mounts | None = None
+        if clock is None:
+            marks = [Marked(TAIL, key, mark) for key, mark in self._before.marks.items()]
+            begun = SystemClock(self._before.now_us)
+            roots = [absolute(r) for r in options.roots]
+            self._mounts = Mounts(
+                map(absolute, options.paths), begun, roots, marks=marks, closed=self._before.closed.items()
+            )
+        self._files: SystemFiles | None = None
+
+    def begin(self, book: Rulebook) -> Mounts | TailSource:
+        """The source."""
+        from defib.adapters.tail.pace import looking
+
+        pace = looking(self._options.every_us)
+        if self._mounts is not None:
+            from defib.adapters.mounts.router import Setup
+
+            self._mounts.begin(Setup(book.paths, self._options.cluster, pace))
+            return self._mounts
+        from defib.adapters.tail.files import SystemFiles
+        from defib.adapters.tail.roots import rooted
+        from defib.adapters.tail.source import TailSource
+
+        assert self._clock is not None
+        watches, roots = rooted(self._options.paths)
+        self._files = SystemFiles(roots)
+        known = Known(self._options.cluster)
+        closed = {os.fsencode(path): job for path, job in self._before.closed.items()}
+        return TailSource(
+            watches, book.paths, self._files, self._clock, known, pace, closed=closed, kept=self._before.marks
+        )
+
+    def close(self) -> None:
+        if self._mounts is not None:
+            self._mounts.close()
+        if self._files is not None:
+            self._files.shut()
+
+
+def absolute(path: str) -> bytes:
+    """A path as it is named, from the root on. Nothing is looked up."""
+    return os.path.join(os.fsencode(os.getcwd()), os.fsencode(path))
+
+
 def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watched:
     """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads files: no command is run, nothing is written. Raises RuleError."""
-    from defib.adapters.tail.clock import SystemClock
-    from defib.adapters.tail.files import SystemFiles
-    from defib.adapters.tail.pace import looking
-    from defib.adapters.tail.roots import rooted
     from defib.adapters.tail.session import Session
-    from defib.adapters.tail.source import TailSource
     from defib.engine.core import State
     from defib.engine.drive import Drive
     from defib.engine.observe import Observer
 
     with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
-        loaded = rulefiles.load(options.rules)
-        watches, roots = rooted(options.paths)
-        files, state, outcome = SystemFiles(roots), State(loaded.book), Watched()
-        pace = looking(options.every_us)
-        source = TailSource(watches, loaded.book.paths, files, clock or SystemClock(), Known(options.cluster), pace)
+        tail = Tail(options, clock)
+        try:
+            loaded = rulefiles.load(options.rules)
+            source = tail.begin(loaded.book)
+        except BaseException:
+            tail.close()
+            raise
+        state, outcome = State(loaded.book), Watched()
         outcome.unread = source.unread
         fan = Fan([], ears.judged)
         healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
@@ -245,6 +316,6 @@ def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watc
             Drive(Observer(loaded.book, loaded.databases), state, fan).run(session)
         finally:
             session.close()
-            files.shut()
+            tail.close()
         outcome.signal = interrupt.asked
     return outcome

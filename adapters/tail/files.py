@@ -2,13 +2,14 @@
 
 In: paths as bytes. Out: handles, facts, bytes; every failure is an OSError with its errno. Always holds: only regular files beneath an
 allowed root are opened, without following a symbolic link in any component below the root, without waiting on a FIFO; what is checked is
-the open descriptor, never the path (which may have changed meanwhile).
+the open descriptor, never the path (which may have changed meanwhile). Where other mounts are named, none of them is touched.
 """
 
 from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
 import stat
 import struct
@@ -17,6 +18,8 @@ from typing import Protocol
 
 OPENAT2 = 437  # the same number on every architecture since 2020
 NO_LINKS = 0x08 | 0x04 | 0x02  # openat2(2): RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+NO_MOUNTS = 0x01  # RESOLVE_NO_XDEV
+NAMES_MAX = 200_000  # of one folder
 FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY
 FOLDER = os.O_DIRECTORY | os.O_CLOEXEC | getattr(os, "O_PATH", 0)
 STATX = struct.Struct(
@@ -67,10 +70,12 @@ class Files(Protocol):
 
 @dataclass(slots=True)
 class SystemFiles:
-    """The kernel's files beneath `roots` (absolute folders, links in them already resolved)."""
+    """The kernel's files beneath `roots` (absolute folders, links in them already resolved). others: mount points that are somebody else's;
+    None: mounts do not matter."""
 
     roots: tuple[bytes, ...]
     openat2: bool = True  # False, or a kernel without it: component by component
+    others: frozenset[bytes] | None = None
     _libc: ctypes.CDLL = field(default_factory=lambda: ctypes.CDLL(None, use_errno=True))
     _held: dict[bytes, int] = field(default_factory=dict)
 
@@ -113,7 +118,10 @@ class SystemFiles:
         handle = self._open_below(self._root(root), below or b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with os.scandir(handle) as entries:
-                return [Name(os.fsencode(e.name), e.inode(), _kind(e)) for e in entries]
+                some = itertools.islice(entries, NAMES_MAX)
+                return [
+                    Name(n, e.inode(), _kind(e)) for e in some if not self._foreign(folder, n := os.fsencode(e.name))
+                ]
         finally:
             os.close(handle)
 
@@ -126,13 +134,19 @@ class SystemFiles:
             self._forget(root)
 
     def _beneath(self, path: bytes) -> tuple[bytes, bytes]:
-        for root in self.roots:
+        for root in sorted(self.roots, key=len, reverse=True):  # the innermost: one may be mounted in another
             base = root.rstrip(b"/") + b"/"
-            if path.startswith(base):
-                return root, path[len(base) :].strip(b"/")
             if path == root:
                 return root, b""
+            if path.startswith(base):
+                below = path[len(base) :].strip(b"/")
+                if self.others and any(base + below[:n] in self.others for n in _ends(below)):
+                    raise OSError(errno.EXDEV, "on another mount")
+                return root, below
         raise OSError(errno.EXDEV, "outside the allowed folders")
+
+    def _foreign(self, folder: bytes, name: bytes = b"") -> bool:
+        return bool(self.others) and os.path.join(folder, name).rstrip(b"/") in (self.others or ())
 
     def _root(self, root: bytes) -> int:
         if root not in self._held:
@@ -148,7 +162,7 @@ class SystemFiles:
         if b"\0" in below:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         if self.openat2:
-            how = struct.pack("=QQQ", flags, 0, NO_LINKS)
+            how = struct.pack("=QQQ", flags, 0, NO_LINKS | (NO_MOUNTS if self.others is not None else 0))
             handle = int(self._libc.syscall(OPENAT2, root, below, how, len(how)))
             if handle >= 0:
                 return handle
@@ -173,6 +187,11 @@ def _walk(root: int, below: bytes, flags: int) -> int:
         return os.open(last, flags | os.O_NOFOLLOW, dir_fd=here)
     finally:
         os.close(here)
+
+
+def _ends(path: bytes) -> list[int]:
+    """Where each of its components ends."""
+    return [n for n, c in enumerate(path) if c == 0x2F] + [len(path)]
 
 
 def _kind(entry: os.DirEntry[str]) -> str:

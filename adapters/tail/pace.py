@@ -22,6 +22,7 @@ class Pace:
     look_us: int = 10 * SECOND
     looks_per_s: int = 1000
     list_us: int = 10 * SECOND
+    hint_us: int = 1 * SECOND  # between two polls of a log that are due to hints only
     poll_us: int = SECOND // 10  # between two polls, unless there is more to read at once
     tick_us: int = 1 * SECOND  # at most
     poll_max_us: int = SECOND // 2

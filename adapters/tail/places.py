@@ -14,7 +14,7 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 
 from defib.adapters.sniff import NOT_LOGS
-from defib.adapters.tail.files import Files, Name
+from defib.adapters.tail.files import NAMES_MAX, Files, Name
 from defib.adapters.tail.siblings import rotated
 
 DEPTH_MAX = 6
@@ -89,10 +89,13 @@ def _glob(files: Files, pattern: bytes, found: Places) -> None:
 
 def _names(files: Files, folder: bytes, found: Places) -> list[Name]:
     try:
-        return files.names(folder)
+        names = files.names(folder)
     except OSError as e:
         found.troubles[folder] = e.strerror or str(e)
         return []
+    if len(names) >= NAMES_MAX:
+        found.troubles[folder] = f"holds more than {NAMES_MAX} names; the others are not followed"
+    return names
 
 
 def _logs(folder: bytes, entries: list[Name]) -> dict[bytes, int]:

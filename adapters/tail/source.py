@@ -1,13 +1,14 @@
 """Many logs followed at once: the live `Source`.
 
-In: watches (files, folders, globs), what a scheduler says about jobs (`running`, `over`). Out: items, one `Ticked` at the end of every poll.
-Always holds:
+In: watches (files, folders, globs), what a scheduler says about jobs (`assign`, `running`, `over`). Out: items, one `Ticked` at the end of
+every poll. Always holds:
 
 * back-pressure never drops: what is not read stays in its file; every log gets at most a quantum per poll, those that waited longest first
   and logs of live jobs before all others, so a loud log starves nobody;
 * looks by path are bounded per second, descriptors by a number (the least recently used are closed; older files of a path keep theirs);
-* `positions` belong to everything handed over so far: kept in one transaction with the rows made of it, they lose and double nothing. Take
-  them after a tick, when the engine has taken in all that came before;
+  what one job or one user may cost is bounded by `Limits`, and what is over them is told;
+* `Marked` items (and `positions`) belong to everything handed over before them: kept in one transaction with the rows made of it, they lose
+  and double nothing;
 * a job's streams are closed once it is said to be over, its logs are read to their ends and have been quiet for a while, or cannot be read.
 
 One hung mount stops every log of this source: use one source per mount, in a process of its own, where mounts may hang.
@@ -20,55 +21,31 @@ import heapq
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 
 from defib.adapters.show import printable
 from defib.adapters.tail import places
-from defib.adapters.tail.body import Begin, End, Patience, Told, Trouble
+from defib.adapters.tail.body import Patience
 from defib.adapters.tail.clock import Clock
 from defib.adapters.tail.files import Files
 from defib.adapters.tail.follower import Follower
+from defib.adapters.tail.kept import Assigned, Kept
+from defib.adapters.tail.limits import TOLD_AFTER_US, Limits, Meter, Unread
 from defib.adapters.tail.pace import Pace
-from defib.adapters.tail.position import Marks, Position, from_mark
-from defib.adapters.tail.reading import Bytes, Gap, Hole
+from defib.adapters.tail.places import WILD
+from defib.adapters.tail.position import Position, key, position
+from defib.adapters.tail.track import SOURCE, Track, Unfinished, unfinished
 from defib.engine.identity import Known, facts
-from defib.engine.ports import Closed, Data, JobClosed, Looked, Opened, Skipped, SourceItem, Ticked
+from defib.engine.ports import JobClosed, Marked, SourceItem, Ticked
 from defib.engine.rulebook import Template
-from defib.engine.words import JobKey, StreamFacts, StreamId
+from defib.engine.words import JobKey, StreamFacts
 
-NOTES_MAX = 20
-
-
-@dataclass(slots=True)
-class Track:
-    """One followed path. numbers: its generations' streams; notes: what is to be said when they close."""
-
-    path: bytes
-    facts: StreamFacts
-    follower: Follower
-    due_us: int
-    look_us: int = 0
-    grown_us: int = 0
-    end: bool = False
-    numbers: dict[int, int] = field(default_factory=dict)
-    notes: dict[int, list[str]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Unfinished:
-    """The beginning of a last line without its end, quiet for a while: to be shown as provisional. It is not counted anywhere; the engine sees
-    the line when it ends or its stream closes."""
-
-    stream: int
-    offset: int
-    line: int
-    text: bytes
+__all__ = ["TailSource", "Unfinished"]
 
 
 class TailSource:
-    """Follows `watches` until `stop`. positions: where an earlier run got to. kept: the marks an earlier one gave, by path; with it (be it
-    empty) every change of a position is given as a mark before the tick. owner: the user id a job's logs must belong to, if known.
-    """
+    """Follows `watches` until `stop`. positions, or kept as marks: where an earlier run got to; closed: paths whose jobs it had closed. owner:
+    the user id a job's logs must belong to, if known."""
 
     def __init__(
         self,
@@ -80,11 +57,13 @@ class TailSource:
         pace: Pace | None = None,
         patience: Patience | None = None,
         positions: list[Position] | None = None,
-        kept: Mapping[bytes, bytes] | None = None,
         owner: Callable[[JobKey], int | None] = lambda job: None,
         hints: Callable[[], set[bytes]] = set,
+        limits: Limits | None = None,
+        closed: Mapping[bytes, JobKey] | None = None,
+        kept: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        self.unread: dict[bytes, str] = {}  # paths that are not followed, and why
+        self.unread = Unread()  # paths that are not followed, and why
         self.behind = False  # there was more to read than one poll allows
         self._watches, self._templates, self._files, self._clock = watches, templates, files, clock
         self._known, self._pace, self._patience = known or Known(), pace or Pace(), patience
@@ -95,21 +74,43 @@ class TailSource:
         self._quiet: set[JobKey] = set()  # said not to run
         self._heap: list[tuple[int, bytes]] = []
         self._recent: OrderedDict[bytes, None] = OrderedDict()
-        self._saved: dict[bytes, list[Position]] = {}
-        for p in positions or []:
-            self._saved.setdefault(p.path, []).append(p)
-        self._closed: set[bytes] = set()  # paths of closed jobs: followed again only if the job runs again
-        self._marks = None if kept is None else Marks()
-        for path, mark in (kept or {}).items():
-            found, closed = from_mark(path, mark)
-            self._saved[path] = list(found)
-            if closed:
-                self._closed.add(path)
-        self._inodes: OrderedDict[int, None] = OrderedDict()  # of files that are or were followed
+        self._kept = Kept()
+        self._kept.save([*(positions or []), *map(position, (kept or {}).values())])
+        for path, job in (closed or {}).items():
+            self._kept.close(path, job)
+        self._assigned: dict[bytes, Assigned] = {}
+        self._claimed: set[bytes] = set()  # paths that go over to another job
+        self._held: set[bytes] = set()  # of the unread, those that the next listing decides anew
+        self._meter = Meter(limits or Limits())
         self._numbers, self._list_us, self._now = 0, 0, 0
         self._listed = self._stopping = self._stopped = False
 
     # what the outside says
+
+    def watch(self, place: bytes) -> None:
+        """One more file, folder or glob."""
+        if place not in self._watches:
+            self._watches.append(place)
+            self._list_us = 0
+
+    def release(self, path: bytes) -> None:
+        """Somebody else follows the path from now on."""
+        self._assigned.pop(path, None)
+        if path in self._tracks:
+            self._claimed.add(path)
+
+    def assign(self, path: bytes, what: StreamFacts, owner: int | None = None) -> None:
+        """The scheduler names a log of a job, there or not, or a glob of logs (a name that holds wildcards is given escaped). owner: the
+        user id they must belong to. A path that another known job still writes to is followed for this one once that is closed."""
+        if self._assigned.get(path) == Assigned(what, owner):
+            return
+        self._assigned[path] = Assigned(what, owner)
+        self._list_us = 0
+        if self._kept.closed.get(path, what.job) != what.job:
+            self._kept.release(path)  # a closed job has left it
+        track = self._tracks.get(path)
+        if track is not None and track.facts.job != what.job and track.facts.job.job_id is None:
+            self._claimed.add(path)  # found before the scheduler spoke of it
 
     def running(self, job: JobKey, yes: bool = True) -> None:
         """The scheduler says whether the job runs. One that runs again is followed again, also after it was closed."""
@@ -118,13 +119,14 @@ class TailSource:
             return
         self._quiet.discard(job)
         self._over.pop(job, None)
-        told = {p for p in self._closed if self._facts([p])[0].job == job} if self._closed else set()
-        self._closed -= told
-        self._list_us = 0 if told else self._list_us
+        if self._kept.reopen(job, self._assigned):
+            self._list_us = 0
 
     def over(self, job: JobKey) -> None:
         """The scheduler says that the job has ended."""
-        if job in self._jobs and job not in self._over:
+        if job not in self._jobs:
+            self._unassign(job)
+        elif job not in self._over:
             self._over[job] = self._clock.now_us()
             for path in self._jobs[job]:
                 self._plan(self._tracks[path], 0)
@@ -142,24 +144,23 @@ class TailSource:
     # what the outside may ask
 
     def positions(self) -> list[Position]:
-        """Of every path ever followed, also of those that are gone: an offset is never forgotten."""
-        saved = {path: ps for path, ps in self._saved.items() if path not in self._tracks}
-        live = [p for t in self._tracks.values() for p in (t.follower.positions or self._saved.get(t.path, ()))]
+        """Of every path ever followed, also of those that are gone: an offset is not forgotten."""
+        saved = {path: ps for path, ps in self._kept.saved.items() if path not in self._tracks}
+        live = [p for t in self._tracks.values() for p in (t.follower.positions or self._kept.saved.get(t.path, ()))]
         return [p for ps in saved.values() for p in ps] + live
 
     def unfinished(self) -> list[Unfinished]:
         """Last lines that have been waiting for their end."""
-        out = []
-        for track in self._tracks.values():
-            for body in track.follower.bodies:
-                s = body.state
-                if (
-                    s.partial
-                    and self._now - body.quiet_since_us >= self._pace.partial_us
-                    and s.generation in track.numbers
-                ):
-                    out.append(Unfinished(track.numbers[s.generation], s.record_at, s.line, s.partial))
-        return out
+        return [u for t in self._tracks.values() for u in unfinished(t, self._now, self._pace.partial_us)]
+
+    @property
+    def followed(self) -> list[bytes]:
+        """The paths."""
+        return list(self._tracks)
+
+    def lag(self) -> int:
+        """Bytes that are known to stand in the files and have not been read."""
+        return sum(max(0, b.size - b.state.offset) for t in self._tracks.values() for b in t.follower.bodies)
 
     # the port
 
@@ -176,16 +177,8 @@ class TailSource:
             self._stopped = True
         else:
             self._serve(items)
-        if self._marks is not None:
-            items += self._marks.changed(self._position)
         items.append(Ticked(self._now))
         return items
-
-    def _position(self, path: bytes) -> tuple[tuple[Position, ...], bool]:
-        """Where a path is, and whether its job is closed."""
-        track = self._tracks.get(path)
-        here = track.follower.positions if track is not None else ()
-        return here or tuple(self._saved.get(path, ())), path in self._closed
 
     def _rest(self) -> None:
         due = min(self._heap[0][0] if self._heap else self._list_us, self._list_us)
@@ -195,11 +188,15 @@ class TailSource:
     def _serve(self, items: list[SourceItem]) -> None:
         for job in [j for j, at in self._over.items() if self._may_close(j, at)]:
             self._close_job(job, items)  # before anything else, so that a tick lies between the last look and the end
+        for path in self._claimed & self._tracks.keys():
+            self._hand_over(self._tracks[path], items)
+        self._claimed.clear()
         if self._now >= self._list_us:
-            self._list()
+            self._list(items)
         for path in self._hints():
-            if (track := self._tracks.get(path)) is not None:
-                self._plan(track, self._now)
+            track = self._tracks.get(path)
+            if track is not None and (soon := max(self._now, track.polled_us + self._pace.hint_us)) < track.due_us:
+                self._plan(track, soon)
         due = self._pop_due()
         left, self.behind = self._pace.poll_bytes, False
         for n, track in enumerate(due):
@@ -208,7 +205,11 @@ class TailSource:
                 for late in due[n:]:
                     self._plan(late, late.due_us)
                 break
-            left -= self._poll_one(track, items)
+            wait, why = self._meter.wait_us(track.facts.job, track.owner, self._now)
+            if wait:
+                self._withhold(track, wait, why, items)
+            else:
+                left -= self._poll_one(track, items)
         self._shed(self._pace.handles)
 
     def _pop_due(self) -> list[Track]:
@@ -231,16 +232,18 @@ class TailSource:
     def _poll_one(self, track: Track, items: list[SourceItem]) -> int:
         final = track.facts.job in self._over
         full = final or self._now >= track.look_us
+        track.polled_us = self._now
         p = track.follower.poll(self._now, self._pace.quantum, full, final)
         if full:
             track.look_us = self._now + self._pace.look_after(len(self._tracks))
         if p.fresh:
             track.grown_us = self._now
         track.end = p.end
-        if self._marks is not None:
-            self._marks.touch(track.path)
         for told in p.items:
-            self._translate(track, told, items)
+            track.take(told, items, self._new)
+        if p.items:
+            track.mark(items)
+        self._spent(track, p.fresh)
         if p.failed in (errno.EMFILE, errno.ENFILE):
             self._shed(len(self._recent) // 2)
         self._recent.pop(track.path, None)
@@ -256,6 +259,23 @@ class TailSource:
         self._plan(track, self._now if p.more else self._now + wait)
         return p.fresh
 
+    def _spent(self, track: Track, fresh: int) -> None:
+        if fresh:
+            self._meter.took(track.facts.job, track.owner, fresh, self._now)
+        if track.end:
+            track.over_us = None
+
+    def _withhold(self, track: Track, wait_us: int, why: str, items: list[SourceItem]) -> None:
+        """Its job or user has read its share. The file is the buffer; where that lasts, nobody can vouch for what the log holds now."""
+        track.over_us = self._now if track.over_us is None else track.over_us
+        if self._now - track.over_us >= TOLD_AFTER_US:
+            track.withhold(why, items)
+        self._plan(track, self._now + wait_us)
+
+    def _new(self) -> int:
+        self._numbers += 1
+        return self._numbers - 1
+
     def _shed(self, most: int) -> None:
         """Close the descriptors that were used least recently. Those of older files stay open: nothing leads back to them."""
         for path in list(self._recent)[: max(0, len(self._recent) - most)]:
@@ -264,39 +284,71 @@ class TailSource:
 
     # finding logs
 
-    def _list(self) -> None:
+    def _list(self, items: list[SourceItem]) -> None:
         self._list_us = self._now + self._pace.list_us
-        found = places.look(self._files, self._watches)
-        for folder, why in found.troubles.items():
-            self.unread[folder] = why
-        skip = {*self._tracks, *self._closed}
+        for path in self._held:
+            self.unread.discard(path)
+        self._held.clear()
+        self._list_assigned()
+        found = self._look(self._watches)
+        skip = {*self._tracks, *self._kept.closed}
         fresh = [p for p in found.named if p not in skip]
         known = {b.ino for t in self._tracks.values() for b in t.follower.bodies} if found.found else set()
+        saved = self._kept.saved
         for path, ino in found.found.items():
             if path in skip or path in self.unread:
                 continue
-            if path not in self._saved and (ino in known or ino in self._inodes):
+            if path not in saved and (ino in known or ino in self._kept.inodes):
                 continue  # the same file under another name
-            before = self._tracks if self._listed else self._saved
-            if path not in self._saved and (base := places.base_of(path, before)) is not None:
+            before = self._tracks if self._listed else saved
+            if path not in saved and (base := places.base_of(path, before)) is not None:
                 self.unread[path] = f"looks like an older part of {printable(os.fsdecode(os.path.basename(base)))}"
             else:
                 fresh.append(path)
         if not self._listed:
-            fresh += [p for p in self._saved if p not in found.found and p not in fresh and p not in skip]
+            fresh += [p for p in saved if p not in found.found and p not in fresh and p not in skip]
         self._listed = True
-        self._follow(list(dict.fromkeys(fresh)))
+        fresh = list(dict.fromkeys(fresh))
+        for path, what in zip(fresh, self._facts(fresh), strict=True):
+            self._follow(path, what, self._owner(what.job))
+        items += [Marked(SOURCE, key(p), b"") for p in self._kept.trim(found.found)]
+
+    def _list_assigned(self) -> None:
+        """What the scheduler named, in preference to what is found: a path is followed for one job only."""
+        for path, assigned in self._assigned.items():
+            if not WILD.search(path):
+                if path not in self._tracks and path not in self._kept.closed:
+                    self._follow(path, assigned.facts, assigned.owner)
+                continue
+            found = self._look([path])
+            new = [p for p in found.found if p not in self._tracks and p not in self._kept.closed]
+            for one, what in zip(new, self._facts(new), strict=True):
+                if one not in self.unread:
+                    self._follow(
+                        one, replace(what, job=assigned.facts.job, job_name=assigned.facts.job_name), assigned.owner
+                    )
+
+    def _look(self, watches: list[bytes]) -> places.Places:
+        found = places.look(self._files, watches)
+        for folder, why in found.troubles.items():
+            self.unread[folder] = why
+            self._held.add(folder)
+        return found
 
     def _facts(self, paths: list[bytes]) -> list[StreamFacts]:
         return facts([printable(os.fsdecode(p)) for p in paths], self._templates, self._known)
 
-    def _follow(self, paths: list[bytes]) -> None:
-        for path, fact in zip(paths, self._facts(paths), strict=True):
-            saved = tuple(self._saved.get(path, ()))
-            follower = Follower(self._files, path, saved, self._owner(fact.job), self._patience)
-            track = self._tracks[path] = Track(path, fact, follower, self._now, grown_us=self._now)
-            self._jobs.setdefault(fact.job, set()).add(path)
-            self._plan(track, self._now)
+    def _follow(self, path: bytes, what: StreamFacts, owner: int | None) -> None:
+        if (why := self._meter.full(what.job, owner)) is not None:
+            self.unread[path] = why
+            self._held.add(path)
+            return
+        follower = Follower(self._files, path, tuple(self._kept.saved.get(path, ())), owner, self._patience)
+        track = self._tracks[path] = Track(path, what, follower, self._now, owner, grown_us=self._now)
+        track.marks = {key(p): b"" for p in follower.positions}
+        self._meter.follows(what.job, owner, 1)
+        self._jobs.setdefault(what.job, set()).add(path)
+        self._plan(track, self._now)
 
     def _refuse(self, track: Track) -> None:
         self.unread[track.path] = track.follower.refused or ""
@@ -304,50 +356,14 @@ class TailSource:
         self._forget(track)
 
     def _forget(self, track: Track) -> None:
-        for body in track.follower.bodies:
-            if body.ino is not None:
-                self._inodes[body.ino] = None
-        while len(self._inodes) > 10_000:
-            self._inodes.popitem(last=False)
+        self._kept.remember(track.follower.bodies)
+        self._meter.follows(track.facts.job, track.owner, -1)
         del self._tracks[track.path]
         self._recent.pop(track.path, None)
         members = self._jobs[track.facts.job]
         members.discard(track.path)
         if not members:
             del self._jobs[track.facts.job]
-
-    # telling
-
-    def _translate(self, track: Track, told: Told, items: list[SourceItem]) -> None:
-        number = track.numbers.get(told.generation, -1)
-        match told:
-            case Begin(generation, offset, line, size):
-                number = track.numbers[generation] = self._numbers
-                self._numbers += 1
-                name = StreamId(printable(os.fsdecode(track.path)), generation)
-                items.append(Opened(number, name, track.facts, size, offset, line))
-            case Bytes(_, data):
-                items.append(Data(number, data, len(data)))
-            case Hole(_, offset, length):
-                items.append(Skipped(number, length))
-                self._note(track, told.generation, f"{length} NUL bytes at byte {offset}: a hole")
-            case Gap(_, offset, note):
-                self._note(track, told.generation, f"{note} (byte {offset})")
-            case Trouble(_, text):
-                items.append(Looked(number, text))
-            case End(generation, note, _):
-                notes = track.notes.pop(generation, [])
-                text = "; ".join(
-                    [*notes[:NOTES_MAX], *(["and more"] if len(notes) > NOTES_MAX else []), *([note] if note else [])]
-                )
-                items.append(Closed(number, text or None))
-                del track.numbers[generation]
-
-    @staticmethod
-    def _note(track: Track, generation: int, note: str) -> None:
-        notes = track.notes.setdefault(generation, [])
-        if len(notes) <= NOTES_MAX:
-            notes.append(note)
 
     # closing jobs
 
@@ -363,20 +379,32 @@ class TailSource:
     def _close_job(self, job: JobKey, items: list[SourceItem]) -> None:
         opened = False
         for path in sorted(self._jobs.get(job, ())):
-            track = self._tracks[path]
-            self._saved[path] = list(track.follower.positions)
-            opened |= bool(track.numbers)
-            bodies = track.follower.bodies
-            for told in track.follower.end():
-                opened = True
-                self._translate(track, told, items)
-            for body in bodies:
-                if body.ino is not None:
-                    self._inodes[body.ino] = None
-            self._closed.add(path)
-            if self._marks is not None:
-                self._marks.touch(path)
-            self._forget(track)
+            opened |= self._close(self._tracks[path], items)
+            self._kept.close(path, job)
         self._over.pop(job, None)
+        self._kept.shelve(job, self._unassign(job))
         if opened:
             items.append(JobClosed(job))
+
+    def _close(self, track: Track, items: list[SourceItem]) -> bool:
+        """Follow it no longer; how far it was read is kept. Whether anything was ever told of it."""
+        self._kept.saved[track.path] = list(track.follower.positions)
+        bodies, opened = track.follower.bodies, bool(track.numbers)
+        told = track.follower.end()
+        for one in told:
+            track.take(one, items, self._new)
+        self._kept.remember(bodies)
+        self._forget(track)
+        return opened or bool(told)
+
+    def _hand_over(self, track: Track, items: list[SourceItem]) -> None:
+        job = track.facts.job
+        if self._close(track, items) and job not in self._jobs:
+            items.append(JobClosed(job))
+        self._list_us = 0
+
+    def _unassign(self, job: JobKey) -> dict[bytes, Assigned]:
+        gone = {path: a for path, a in self._assigned.items() if a.facts.job == job}
+        for path in gone:
+            del self._assigned[path]
+        return gone

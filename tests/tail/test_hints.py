@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from defib.adapters.tail.hints import LocalHints, filesystem
+from defib.adapters.tail.hints import LocalHints
+from defib.adapters.tail.mountinfo import mount_of, mounts
 
 MOUNTS = rb"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 40 22 0:35 / /home rw,relatime shared:20 - nfs4 server:/home rw,vers=4.2
@@ -29,11 +30,12 @@ MOUNTS = rb"""22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
     ],
 )
 def test_the_file_system_of_a_path(path: bytes, kind: str) -> None:
-    assert filesystem(path, MOUNTS) == kind
+    assert mount_of(path, mounts(MOUNTS)).kind == kind
 
 
 def test_a_table_that_cannot_be_read_knows_nothing() -> None:
-    assert filesystem(b"/x", b"garbage\n\n - \n1 2 3 - ext4") == ""
+    assert mounts(b"garbage\n\n - \n1 2 3 - ext4") == []
+    assert mount_of(b"/x", []).kind == ""
 
 
 def test_network_file_systems_get_no_hints() -> None:
