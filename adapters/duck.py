@@ -30,7 +30,7 @@ STAGE_BYTES = 16 * 1024 * 1024
 JOBS_TOGETHER = 64
 
 
-def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
+def connect(path: str, *, read_only: bool, memory: str | None = None) -> duckdb.DuckDBPyConnection:
     """Open a history. User SQL must reach neither files nor network, so external access is off. Raises StoreError with a mend."""
     try:
         path.encode()
@@ -41,7 +41,7 @@ def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
     options: dict[str, Any] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
-        "memory_limit": "512MB" if read_only else "128MB",
+        "memory_limit": memory or ("512MB" if read_only else "128MB"),
         "threads": 2,
     }
     try:
@@ -62,9 +62,11 @@ def connect(path: str, *, read_only: bool) -> duckdb.DuckDBPyConnection:
 class DuckStore:
     """One writer. `apply` effects in order, then `close`; after an error `close` keeps what was judged before it."""
 
-    def __init__(self, path: str, book: Rulebook) -> None:
-        self.con = connect(path, read_only=False)
+    def __init__(self, path: str, book: Rulebook, journal: str | None = None, memory: str | None = None) -> None:
+        self.con = connect(path, read_only=False, memory=memory)
         self._path = path
+        self._journal = journal  # the identity of the journal this history is a view of
+        self.meta: dict[str, str] = {}
         self._book = book
         self._keys: dict[int, str] = {}
         self._reads: dict[int, StreamRead] = {}
@@ -101,6 +103,14 @@ class DuckStore:
             raise StoreError(
                 f"the history was written by a newer defib (schema {meta['schema']}); upgrade, or use another --db"
             )
+        if meta.get("journal") != self._journal and (meta or self._journal is None):
+            raise StoreError(
+                f"{self._path}: this history is a watch's own, made from its journal\n    mend: use another --db"
+                if self._journal is None
+                else f"{self._path}: this history was not made from the journal beside it\n"
+                "    mend: move it away; the watch makes it anew from the journal"
+            )
+        self.meta = meta
         layout = schema.layout()
         if meta.get("layout") != layout or not have.keys() >= {*schema.TABLES, *VIEWS}:
             for statement in [*schema.tables(), *schema.additions(have), *schema.views()]:
@@ -108,6 +118,8 @@ class DuckStore:
         elif meta.get("rules") == self._book.hash:
             return
         now = {"schema": str(schema.VERSION), "layout": layout, "rules": self._book.hash}
+        if self._journal is not None:
+            now["journal"] = self._journal
         for key, value in now.items():
             self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
         for table, told in (("classes", rows.class_rows(self._book)), ("policy", rows.policy_rows(self._book))):
@@ -162,7 +174,7 @@ class DuckStore:
             self.con.execute("INSERT OR IGNORE INTO unfinished SELECT unnest(?)", [fresh])
         for table in ("signals", "progress"):
             parts = [
-                _stored(rows, self._keys[n]) for n in numbers for name, rows in self._staged.get(n, []) if name == table
+                stored(rows, self._keys[n]) for n in numbers for name, rows in self._staged.get(n, []) if name == table
             ]
             if parts:
                 self._insert(table, pa.concat_tables(parts))
@@ -186,21 +198,7 @@ class DuckStore:
         keys = [self._keys[n] for n in numbers]
         with self._transaction():
             self._write(numbers)
-            told = self._numbered(jobs, keys)
-            named = [(rows.job_name(e.job), a) for e in told for a in e.attempts]
-            self._rows("streams", [rows.stream_row(self._reads[n], self._keys[n]) for n in numbers])
-            self._rows("attempts", [rows.attempt_row(job, a, self._keys, self._book) for job, a in named])
-            self._rows("attempt_streams", [
-                {"attempt_id": a.attempt_id, "stream_id": self._keys[n], "first_line": a.first_line[n], "last_line": a.last_line[n]}
-                for _, a in named for n in a.streams
-            ])  # fmt: skip
-            self._rows(
-                "windows", [{**r, "stream_id": self._keys[n]} for e in told for n, cells in e.windows for r in cells]
-            )
-            self._rows("episodes", [r for _, a in named for r in rows.episode_rows(a, self._keys)])
-            self._rows("incidents", [r for _, a in named if (r := rows.incident_row(a, self._book))])
-            self._rows("evidence", [r for _, a in named for r in rows.evidence_rows(a, self._keys)])
-            self._rows("nodes", [r for _, a in named for r in rows.node_rows(a, self._keys)])
+            self._tell(jobs, {n: self._reads[n] for n in numbers})
             self.con.execute("DELETE FROM unfinished WHERE stream_id IN (SELECT unnest(?))", [keys])
         self._judged = []
         self._unstage(numbers)
@@ -208,6 +206,24 @@ class DuckStore:
             self._written.discard(number)
             self._keys.pop(number, None)
             self._reads.pop(number, None)
+
+    def _tell(self, jobs: list[JobJudged], reads: dict[int, StreamRead]) -> None:
+        """The stories of judged jobs (each at most once) into the open transaction. reads: their streams."""
+        told = self._numbered(jobs, [self._keys[n] for n in reads])
+        named = [(rows.job_name(e.job), a) for e in told for a in e.attempts]
+        self._rows("streams", [rows.stream_row(read, self._keys[n]) for n, read in reads.items()])
+        self._rows("attempts", [rows.attempt_row(job, a, self._keys, self._book) for job, a in named])
+        self._rows("attempt_streams", [
+            {"attempt_id": a.attempt_id, "stream_id": self._keys[n], "first_line": a.first_line[n], "last_line": a.last_line[n]}
+            for _, a in named for n in a.streams
+        ])  # fmt: skip
+        self._rows(
+            "windows", [{**r, "stream_id": self._keys[n]} for e in told for n, cells in e.windows for r in cells]
+        )
+        self._rows("episodes", [r for _, a in named for r in rows.episode_rows(a, self._keys)])
+        self._rows("incidents", [r for _, a in named if (r := rows.incident_row(a, self._book))])
+        self._rows("evidence", [r for _, a in named for r in rows.evidence_rows(a, self._keys)])
+        self._rows("nodes", [r for _, a in named for r in rows.node_rows(a, self._keys)])
 
     def _numbered(self, jobs: list[JobJudged], keys: list[str]) -> list[JobJudged]:
         """Earlier words about these logs go. Attempts the jobs' other logs told stay, and an attempt whose number one of them has takes the next."""
@@ -248,9 +264,9 @@ class DuckStore:
         self.con.unregister("incoming")
 
 
-def _stored(values: pa.Table, stream_id: str) -> pa.Table:
-    """Engine columns -> table columns: stream number to key, microseconds to TIMESTAMP."""
-    columns = {"stream_id": pa.repeat(stream_id, values.num_rows)}
+def stored(values: pa.Table, stream_id: str | pa.Array) -> pa.Table:
+    """Engine columns -> table columns: stream number to key (one for all rows, or one each), microseconds to TIMESTAMP."""
+    columns = {"stream_id": pa.repeat(stream_id, values.num_rows) if isinstance(stream_id, str) else stream_id}
     for name in values.schema.names:
         if name in ("stream", "year_us"):
             continue

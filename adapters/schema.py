@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 
 from defib.adapters.views import VIEWS
 
-VERSION = 2
+VERSION = 3
 
 TABLES = {
     "meta": ("key VARCHAR PRIMARY KEY, value VARCHAR", "Schema version and rule hash of the last writer."),
@@ -77,6 +77,21 @@ TABLES = {
         "node VARCHAR, attempt_id VARCHAR, incident_id VARCHAR, \"role\" VARCHAR, class VARCHAR, confidence VARCHAR, rule VARCHAR, "
         "stream_id VARCHAR, line BIGINT, time TIMESTAMP, gpu VARCHAR, source VARCHAR, breadth INTEGER",
         "Which node an incident names: as suspect (source says how it was found) or as named in the lines around it.",
+    ),
+    "health": (
+        "job VARCHAR, attempt INTEGER, time TIMESTAMP, was VARCHAR, health VARCHAR, because VARCHAR, phase VARCHAR, onset TIMESTAMP, "
+        "onset_step BIGINT",
+        "Every change of a run's health that a watch saw; attempt counts from 1, the one that ran when the job was first seen.",
+    ),
+    "live_jobs": (
+        "job VARCHAR, cluster VARCHAR, job_id VARCHAR, array_task VARCHAR, job_name VARCHAR, attempt INTEGER, health VARCHAR, "
+        "since TIMESTAMP, because VARCHAR, state VARCHAR, step BIGINT, first_seen TIMESTAMP, last_line TIMESTAMP, streams INTEGER",
+        "Jobs a watch follows now, on the observer's clock; a job leaves when it is judged. state: what the scheduler says.",
+    ),
+    "live_streams": (
+        "stream_id VARCHAR, path VARCHAR, generation INTEGER, job VARCHAR, bytes BIGINT, lines BIGINT, last_line TIMESTAMP, "
+        "last_look TIMESTAMP, trouble VARCHAR, trouble_since TIMESTAMP, ended BOOLEAN",
+        "Logs of those jobs: how far they are read, when they were last read to their end, and why they cannot be.",
     ),
     "classes": (
         "class VARCHAR PRIMARY KEY, title VARCHAR, verdict VARCHAR, fault VARCHAR, retry VARCHAR, exclude VARCHAR, budget VARCHAR, why VARCHAR",

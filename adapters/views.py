@@ -165,6 +165,16 @@ FROM goodput
 """
 
 VIEWS = {
+    "live": (
+        "SELECT l.*, epoch(make_timestamp(m.value::BIGINT) - since) AS since_s, epoch(make_timestamp(m.value::BIGINT) - last_line) AS "
+        "line_age_s FROM live_jobs l LEFT JOIN meta m ON m.key = 'now_us'",
+        "Running jobs with ages in seconds as of the watch's last word.",
+    ),
+    "live_lag": (
+        "SELECT l.*, epoch(make_timestamp(m.value::BIGINT) - last_look) AS lag_s, epoch(make_timestamp(m.value::BIGINT) - trouble_since) AS "
+        "trouble_s FROM live_streams l LEFT JOIN meta m ON m.key = 'now_us'",
+        "Their logs with lag_s, the seconds since each was last read to its end, and trouble_s, since when it cannot be.",
+    ),
     "attempt_progress": (
         "SELECT a.attempt_id, p.* FROM progress p JOIN attempt_streams a ON a.stream_id = p.stream_id "
         "AND p.line BETWEEN a.first_line AND a.last_line",

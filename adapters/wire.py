@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -230,15 +230,17 @@ class Tail:
         self._mounts = Mounts(map(absolute, options.paths), SystemClock()) if clock is None else None
         self._files: SystemFiles | None = None
 
-    def begin(self, book: Rulebook) -> Mounts | TailSource:
-        """The source."""
+    def begin(
+        self, book: Rulebook, kept: Mapping[bytes, bytes] | None = None, clock: Clock | None = None
+    ) -> Mounts | TailSource:
+        """The source. kept: marks of an earlier run, by path (None: nobody keeps any); clock: one that goes on where that run's stood."""
         from defib.adapters.tail.pace import looking
 
         pace = looking(self._options.every_us)
         if self._mounts is not None:
             from defib.adapters.mounts.router import Setup
 
-            self._mounts.begin(Setup(book.paths, self._options.cluster, pace))
+            self._mounts.begin(Setup(book.paths, self._options.cluster, pace), kept, clock)
             return self._mounts
         from defib.adapters.tail.files import SystemFiles
         from defib.adapters.tail.roots import rooted
@@ -248,7 +250,7 @@ class Tail:
         watches, roots = rooted(self._options.paths)
         self._files = SystemFiles(roots)
         known = Known(self._options.cluster)
-        return TailSource(watches, book.paths, self._files, self._clock, known, pace)
+        return TailSource(watches, book.paths, self._files, clock or self._clock, known, pace, kept=kept)
 
     def close(self) -> None:
         if self._mounts is not None:

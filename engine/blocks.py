@@ -64,6 +64,13 @@ class LineCutter:
         self._dropped = 0  # bytes cut out of the record being carried
         self._fed = self._feed_last = False
 
+    @classmethod
+    def taken_up(cls, stream: int, offset: int, line: int, giants: int, tail: bytes) -> LineCutter:
+        """A cutter that goes on where another one's last whole record ended. tail: what stands just before `offset`."""
+        made = cls(stream, offset, line)
+        made.giants, made._fed, made._feed_last = giants, bool(tail), tail.endswith(b"\n")
+        return made
+
     @property
     def offset(self) -> int:
         """First byte not yet part of a piece."""

@@ -229,7 +229,7 @@ def _observed(state: State, event: Observed) -> list[Effect]:
     for stream, names in seen.frameworks.items():
         state.streams[stream].fold.frameworks |= names
     signals = _signals_by_stream(state.book, seen.signals)
-    progress = _progress_by_stream(seen.progress)
+    progress = _progress_by_stream(_known(state.book, seen.progress))
     for stream in sorted({*signals, *progress}):
         state.streams[stream].fold.fold(signals.get(stream, []), progress.get(stream) or _no_rows())
     effects: list[Effect] = []
@@ -245,10 +245,14 @@ def _ended(state: State, event: StreamEnded) -> list[Effect]:
     assert s.end is None, "a stream ends once"
     s.end = event
     s.fold.finish(event.end_offset, event.end_line)
+    return [read_of(event.stream, s)]
+
+
+def read_of(stream: int, s: OpenStream) -> StreamRead:
+    """What an ended stream of a job that is not judged yet was told as."""
+    assert s.end is not None, "it has ended"
     frameworks = tuple(sorted(s.fold.frameworks))
-    return [
-        StreamRead(event.stream, s.id, s.facts, event.end_offset, event.end_line, frameworks, event.tail, event.notes)
-    ]
+    return StreamRead(stream, s.id, s.facts, s.end.end_offset, s.end.end_line, frameworks, s.end.tail, s.end.notes)
 
 
 def _judged(state: State, job: JobKey) -> list[Effect]:
@@ -279,7 +283,9 @@ def _signals_by_stream(book: Rulebook, table: pa.Table) -> dict[int, list[Signal
 
 def signal(book: Rulebook, row: dict[str, object]) -> Signal:
     """A SIGNALS row with what its rule (or the rule's table) says about it."""
-    rule = book.by_id[str(row["rule"])]
+    rule = book.by_id.get(str(row["rule"]))
+    if rule is None:
+        return _foreign(row)
     fields: dict[str, str] = orjson.loads(str(row["fields"]))
     says: object = rule
     if rule.table is not None:
@@ -289,6 +295,14 @@ def signal(book: Rulebook, row: dict[str, object]) -> Signal:
         RuleId(rule.id), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
         row["local_rank"], row["node"], fields, says.role, says.klass, says.domain, _mark(rule), rule.generic, says.title, row["year_us"],  # type: ignore[arg-type, attr-defined]
         None, rule.phase, rule.edge,
+    )  # fmt: skip
+
+
+def _foreign(row: dict[str, object]) -> Signal:
+    """A row of a rule this rulebook does not have: events kept from before the rules changed. It stays a line and claims nothing."""
+    return Signal(
+        RuleId(str(row["rule"])), StreamNo(row["stream"]), row["offset"], row["line"], str(row["text"]), row["time_us"], row["rank"],  # type: ignore[arg-type]
+        row["local_rank"], row["node"], role="benign", title="a rule that is no longer in the rulebook", year_us=row["year_us"],  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -308,6 +322,18 @@ def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:
     if (stream == stream[0]).all():
         return {int(stream[0]): rows}
     return {int(n): rows.take(np.flatnonzero(stream == n)) for n in np.unique(stream)}
+
+
+def _known(book: Rulebook, table: pa.Table) -> pa.Table:
+    """Without the rows of formats this rulebook does not have (events kept from before the rules changed): nothing can be counted by them."""
+    if not table.num_rows:
+        return table
+    names = pc.unique(table.column("format")).to_pylist()
+    if all(name in book.format_by_id for name in names):
+        return table
+    return table.filter(
+        pc.is_in(table.column("format"), pa.array([n for n in names if n in book.format_by_id], pa.string()))
+    )
 
 
 def _rows(table: pa.Table) -> ProgressRows:

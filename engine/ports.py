@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -89,6 +90,22 @@ class Marked:
     mark: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far one open stream has been taken in, so that reading can be taken up again there.
+
+    read: bytes read; offset, line: where the unfinished record begins; giants: records so far that were shortened; tail: the last whole
+    records as raw bytes (they end at offset).
+    """
+
+    stream: int
+    read: int
+    offset: int
+    line: int
+    giants: int = 0
+    tail: bytes = b""
+
+
 SourceItem = Opened | Data | Skipped | Closed | JobClosed | Looked | JobTold | Marked | Ticked
 
 
@@ -101,6 +118,14 @@ class Source(Protocol):
     def poll(self) -> list[SourceItem] | None: ...
 
     def close(self) -> None: ...
+
+
+class Log(Protocol):
+    """What makes events last. Called once per poll, after its events were taken in and before any of their effects is carried out: when it
+    returns, events, marks and how far streams were taken in are on disk together. May wait long (a full disk): nothing is read meanwhile.
+    """
+
+    def commit(self, events: Sequence[object], marks: Sequence[Marked], reached: Sequence[Reached]) -> None: ...
 
 
 class Sink(Protocol):

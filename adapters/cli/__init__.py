@@ -218,8 +218,37 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
     p.add_argument(
         "--jsonl", action="store_true", help="one JSON object per change, and per attempt when the watch ends"
     )
+    p.add_argument(
+        "--state",
+        metavar="DIR",
+        help="remember: keep a journal and the history in this folder (local disk), answer 'defib sql --db DIR' meanwhile, and go on from "
+        "there at the next start",
+    )
+    p.add_argument(
+        "--keep",
+        type=_volume,
+        default=20 * 1024**3,
+        metavar="SIZE",
+        help="of the journal, beyond which segments of closed jobs are deleted (20G)",
+    )
+    p.add_argument("--sql-group", type=_group, metavar="GROUP", help="a group whose members may ask the history too")
     p.add_argument("--once-idle", type=_duration, metavar="TIME", help="end when no log has grown for so long")
     p.set_defaults(run="watch:watch")
+    r = commands.add_parser(
+        "rebuild",
+        help="make a history anew from a watch's journal",
+        description="Make a history anew from the journal in a state folder. A running watch may go on meanwhile; what it writes after the "
+        "start may be missing.",
+    )
+    r.add_argument("--state", required=True, metavar="DIR", help="the state folder of the watch")
+    r.add_argument("--db", required=True, metavar="NEW", help="the history to make; must not be there yet")
+    r.add_argument(
+        "--salvage",
+        action="store_true",
+        help="of a damaged journal make what stands before the damage, and put the rest aside so that the watch can start again",
+    )
+    _extra_rules(r)
+    r.set_defaults(run="rebuild:rebuild")
 
 
 def _listings(commands) -> None:  # type: ignore[no-untyped-def]
@@ -380,6 +409,30 @@ def _bytes(text: str) -> int:
     if not digits.isdigit() or not 1024 <= int(digits) * factor <= 1024**3:
         raise argparse.ArgumentTypeError(f"'{text}': give a size such as 65536, 64K or 16M, between 1K and 1G")
     return int(digits) * factor
+
+
+def _volume(text: str) -> int:
+    """`512M`, `20G`; at least 64 MiB."""
+    units = {"M": 1024**2, "G": 1024**3, "T": 1024**4}
+    number = text.strip().upper().removesuffix("IB").removesuffix("B")
+    factor = units.get(number[-1:], 0)
+    if (
+        not factor
+        or not number[:-1].isascii()
+        or not number[:-1].isdigit()
+        or not 64 * 1024**2 <= int(number[:-1]) * factor < 1 << 60
+    ):
+        raise argparse.ArgumentTypeError(f"'{text}': give a size such as 512M or 20G, from 64M on")
+    return int(number[:-1]) * factor
+
+
+def _group(text: str) -> int:
+    import grp
+
+    try:
+        return int(text) if text.isascii() and text.isdigit() else grp.getgrnam(text).gr_gid
+    except (KeyError, ValueError) as e:
+        raise argparse.ArgumentTypeError(f"'{text}': no such group") from e
 
 
 def _duration(text: str) -> int:

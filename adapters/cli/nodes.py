@@ -21,13 +21,13 @@ def nodes(args: Any) -> int:
     """Judge every suspected node as of a moment and tell it."""
     from defib.adapters import rulefiles
     from defib.adapters.cli.tables import as_json, write_json
-    from defib.adapters.duck import connect
+    from defib.adapters.history import open_history
     from defib.engine.nodes import Fleet, NodeFact, judge
     from defib.engine.policies import NodesPolicy
 
     book = rulefiles.load(args.rules).book
     policy = book.policy(NodesPolicy)
-    con = connect(args.db, read_only=True)
+    con = open_history(args.db)
     facts = [
         NodeFact(node, gpu, us, klass or "", sure, job, incident, None, breadth, source)
         for node, gpu, us, klass, sure, job, incident, breadth, source in ask(con, args.db, FACTS, []).fetchall()

@@ -64,9 +64,9 @@ def incidents(args: Any) -> int:
 
 
 def _listing(args: Any, query: str, schema: str) -> int:
-    from defib.adapters.duck import connect
+    from defib.adapters.history import open_history
 
-    con = connect(args.db, read_only=True)
+    con = open_history(args.db)
     result = ask(con, args.db, query, [args.job] * 6)
     names = [d[0] for d in result.description]
     rows_out(names, result.fetchall(), args, schema, DROP)
@@ -105,9 +105,9 @@ def sql(args: Any) -> int:
     """One query, or a prompt on a terminal, or a query from a pipe."""
     import duckdb
 
-    from defib.adapters.duck import connect
+    from defib.adapters.history import open_history
 
-    con = connect(args.db, read_only=True)
+    con = open_history(args.db)
     if args.query is None and sys.stdin.isatty():
         return _prompt(con, args)
     query = decodable(args.query) if args.query is not None else sys.stdin.read()

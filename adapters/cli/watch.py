@@ -29,9 +29,23 @@ def watch(args: Any) -> int:
     """`defib watch`: follow logs until told to stop."""
     told = Teller(jsonl=args.jsonl)
     options = wire.WatchOptions(args.paths, args.rules, args.cluster, args.every, args.once_idle)
-    outcome = wire.watch(options, wire.Ears(told.changed, told.judged, told.polled))
+    ears = wire.Ears(told.changed, told.judged, told.polled)
+    if args.state is None:
+        outcome = wire.watch(options, ears)
+    else:
+        from defib.adapters import daemon
+        from defib.adapters.sqlserver import Limits
+
+        os.umask(0o077)  # what logs say is nobody else's business
+        keeping = daemon.Keeping(most_bytes=args.keep, limits=Limits(group=args.sql_group))
+        outcome = daemon.watch(options, args.state, ears, alarm, keeping)
     print(summary(outcome), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
+
+
+def alarm(text: str) -> None:
+    """Something a person must know now."""
+    print("defib: " + "\n".join(safe(part) for part in text.splitlines()), file=sys.stderr, flush=True)
 
 
 @dataclass(slots=True)

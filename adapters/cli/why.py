@@ -73,9 +73,9 @@ def from_history(what: str, db: str) -> list[dict[str, Any]]:
 
 
 def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
-    from defib.adapters.duck import connect
+    from defib.adapters.history import open_history
 
-    con = connect(db, read_only=True)
+    con = open_history(db)
     attempts = _dicts(ask(con, db, STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:

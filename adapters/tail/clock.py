@@ -17,10 +17,11 @@ class Clock(Protocol):
 
 
 class SystemClock:
-    """The machine's."""
+    """The machine's. not_before: what an earlier one said last; a machine whose date was set back since goes on from there."""
 
-    def __init__(self) -> None:
-        self._ahead = time.time_ns() - time.clock_gettime_ns(SOURCE)
+    def __init__(self, not_before: int = 0) -> None:
+        now = time.clock_gettime_ns(SOURCE)
+        self._ahead = max(time.time_ns(), not_before * 1000) - now
 
     def now_us(self) -> int:
         return (time.clock_gettime_ns(SOURCE) + self._ahead) // 1000

@@ -1,0 +1,371 @@
+"""The watch that remembers: a journal, the history made from it, and an answer to every question meanwhile, in one state folder.
+
+`open_station` takes the folder: it locks the journal, folds what is in it, brings the history up to date and begins to answer questions.
+`Station.kept` gives a source the marks it left behind; `Station.run` drives any source whose items may hold `Marked`; `close` ends in order.
+
+Always holds: what a poll brought is in the journal before anything is made of it; the history and the screen are told afterwards; on a full
+disk nothing is read, it is said, and it goes on by itself. Ending leaves running jobs open: the next start goes on with them.
+
+    DIR/journal/              segments, lock, snapshots, reserve (mode 0700)
+    DIR/history.duckdb        the history
+    DIR/history.duckdb.sock   where it is asked while a watch holds it
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from defib.adapters import rulefiles, sqlwire
+from defib.adapters.board import Board
+from defib.adapters.history import NAME
+from defib.adapters.journal import place, snapshot
+from defib.adapters.journal.codec import EVENTS, encode
+from defib.adapters.journal.place import FullError
+from defib.adapters.journal.resume import Resumed, fold, marks_of, resume
+from defib.adapters.journal.segments import DamageError, identity_of
+from defib.adapters.journal.writer import Journal
+from defib.adapters.journal.writer import salvage as cut_at
+from defib.adapters.livestore import FLUSH_BYTES, LiveStore
+from defib.adapters.sqlserver import Limits, SqlServer
+from defib.adapters.tail.clock import Clock, SystemClock
+from defib.adapters.wire import Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
+from defib.engine.core import Effect, Event, JobJudged, State
+from defib.engine.drive import Drive
+from defib.engine.observe import Observer
+from defib.engine.ports import Marked, Reached, Sink, Source
+from defib.engine.words import DefibError, StoreError
+
+FLUSH_US = 1_000_000
+QUIET_US = 30_000_000  # a commit that changed nothing anybody can see waits so long
+FULL_US = 5_000_000  # between two tries on a full disk
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Keeping:
+    """How much is kept. most_bytes: of the journal, older segments of closed jobs go beyond it; snapshot_*: when a snapshot is due."""
+
+    most_bytes: int = 20 * 1024**3
+    segment_bytes: int = 64 * 1024**2
+    ballast_bytes: int = 16 * 1024**2
+    snapshot_bytes: int = 32 * 1024**2
+    snapshot_us: int = 600_000_000
+    limits: Limits = field(default_factory=Limits)
+
+
+class Hooks(Protocol):
+    """What a station asks of whoever runs it."""
+
+    def asked(self) -> bool:
+        """Whether it is to end now, leaving jobs open."""
+
+    def alarm(self, text: str) -> None:
+        """Something a person must know: a full disk, a journal that was mended."""
+
+
+@dataclass(slots=True)
+class Keeper:
+    """The `Log` and the `Sink` of a drive: journal first, then the history, then whoever listens."""
+
+    journal: Journal
+    store: LiveStore
+    resumed: Resumed
+    clock: Clock
+    hooks: Hooks
+    keeping: Keeping
+    ears: Sink
+    snapped_us: int = 0
+    _events: Sequence[Event] = ()
+    _flushed_us: int = 0
+    _since_snapshot: int = 0
+
+    def commit(self, events: Sequence[Any], marks: Sequence[Marked], reached: Sequence[Reached]) -> None:
+        payload = encode(events, marks, reached)
+        self.journal.append(EVENTS, payload)
+        self.patiently(self.journal.sync)
+        self._since_snapshot += len(payload)
+        self._events = tuple(events)
+        self.resumed.note(self.journal.seq, events, marks, reached)
+
+    def apply(self, effects: list[object]) -> None:
+        self.store.take(self.journal.seq, self._events, effects, self.resumed.state)
+        now = self.clock.now_us()
+        waited = now - self._flushed_us
+        if (self.store.due and waited >= FLUSH_US) or waited >= QUIET_US or self.store.waiting_bytes >= FLUSH_BYTES:
+            self.flush()
+        if effects:
+            self.ears.apply(effects)
+        if self._since_snapshot >= self.keeping.snapshot_bytes or (
+            self._since_snapshot and now - self.snapped_us >= self.keeping.snapshot_us
+        ):
+            self.snapshot()
+
+    def flush(self) -> None:
+        """The history has everything up to the last commit. Raises StoreError."""
+        self.patiently(self.store.flush)
+        self._flushed_us = self.clock.now_us()
+
+    def snapshot(self) -> None:
+        """Shorten the next start, and let go of what need not be kept. A snapshot that cannot be written is no fault."""
+        self.flush()
+        self.snapped_us, self._since_snapshot = self.clock.now_us(), 0
+        value = (self.resumed, self.store.board)
+        with contextlib.suppress(OSError):
+            snapshot.save(self.journal.folder, self.resumed.seq, value, self.resumed.state.book, self.journal.identity)
+        self._forget()
+
+    def _forget(self) -> None:
+        before = min([*self.resumed.opened.values(), self.resumed.seq])
+        if self.journal.size <= self.keeping.most_bytes:
+            return
+        # Marks of closed logs would go with the records that hold them, and those logs would be read as new ones.
+        self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
+        self.patiently(self.journal.sync)
+        self.resumed.seq = self.store.seq = self.journal.seq
+        with contextlib.suppress(FullError):
+            self.journal.forget(before, self.keeping.most_bytes)
+
+    def patiently(self, act: Callable[[], T]) -> T:
+        """Do it, however long the disk stays full. Asked to end meanwhile: give up the reserve, try once more. Raises StoreError."""
+        told = False
+        while True:
+            try:
+                done = act()
+            except FullError as e:
+                if not told:
+                    self.hooks.alarm(f"{e}; nothing is read until there is room, nothing acknowledged is lost")
+                told = True
+                if self.hooks.asked():
+                    self.journal.make_room()
+                    return act()
+                self.clock.sleep_us(FULL_US)
+                continue
+            if told:
+                self.journal.keep_room()
+                self.hooks.alarm("there is room again; going on")
+            return done
+
+
+@dataclass(slots=True)
+class Station:
+    """An open state folder. `kept` before sources are made, `run` once, `close` always."""
+
+    keeper: Keeper
+    server: SqlServer | None
+    observer: Observer
+    state: State
+
+    def kept(self, source: str) -> dict[bytes, bytes]:
+        """The marks a source left behind, by key."""
+        return self.keeper.resumed.kept(source)
+
+    def run(self, source: Source) -> None:
+        """Until the source is done or the hooks ask to end. Raises StoreError."""
+        k = self.keeper
+        drive = Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
+        drive.run(_Lasting(source, k.hooks.asked))
+
+    def close(self) -> None:
+        """End in order: the history is brought up to date, a snapshot is left. Raises StoreError."""
+        k = self.keeper
+        try:
+            if self.server is not None:
+                self.server.close()
+            k.snapshot()
+        except StoreError:
+            k.store.abandon()
+            raise
+        else:
+            k.store.close()
+        finally:
+            k.journal.close()
+
+
+@dataclass(slots=True)
+class _Lasting:
+    """A source that simply ends when that is asked for: jobs stay open."""
+
+    source: Source
+    asked: Callable[[], bool]
+
+    def poll(self) -> Any:
+        return None if self.asked() else self.source.poll()
+
+    def close(self) -> None:
+        self.source.close()
+
+
+def open_station(
+    folder: str, loaded: Any, ears: Sink, hooks: Hooks, clock: Clock | None = None, keeping: Keeping | None = None
+) -> Station:
+    """Take a state folder. loaded: the rules. ears: hears effects after they are safe. Raises StoreError with a mend."""
+    keeping = keeping or Keeping()
+    place.make_folder(folder)
+    place.check_folder(folder, private=False)
+    if keeping.limits.group is not None:  # the group may reach the socket, and nothing else
+        os.chown(folder, -1, keeping.limits.group)
+        os.chmod(folder, 0o710)  # noqa: S103 - entering is all the group may do
+    journal = Journal(os.path.join(folder, "journal"), keeping.segment_bytes, keeping.ballast_bytes)
+    store: LiveStore | None = None
+    try:
+        for text in journal.told:
+            hooks.alarm(text)
+        store, resumed = bring_up(os.path.join(folder, NAME), journal, loaded.book, hooks)
+        clock = clock or SystemClock(resumed.state.live.now_us or 0)
+        keeper = Keeper(journal, store, resumed, clock, hooks, keeping, ears, snapped_us=clock.now_us())
+        keeper.flush()
+        server = SqlServer(sqlwire.socket_of(os.path.join(folder, NAME)), store.cursor, keeping.limits)
+    except BaseException:
+        if store is not None:
+            store.abandon()
+        with contextlib.suppress(DefibError):
+            journal.close()
+        raise
+    return Station(keeper, server, Observer(loaded.book, loaded.databases), resumed.state)
+
+
+def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks) -> tuple[LiveStore, Resumed]:
+    """The history as the journal has it, and what the engine knew. A history that is ahead of its journal (its last records were damaged) or
+    cannot be opened is moved aside and made anew. Raises StoreError."""
+    try:
+        store = LiveStore(db, book, journal.identity)
+        ahead = store.applied > journal.seq
+    except StoreError as e:
+        if not os.path.lexists(db) or "journal" in str(e) or "newer" in str(e) or "lock" in str(e).lower():
+            raise
+        hooks.alarm(f"{e}; the history is moved aside and made anew from the journal")
+        ahead = True
+    else:
+        if ahead:
+            store.abandon()
+            hooks.alarm("the history knows of records the journal has lost; it is moved aside and made anew")
+    if ahead:
+        for path in (db, db + ".wal"):
+            if os.path.lexists(path):
+                os.replace(path, f"{path}.aside-{journal.epoch}")
+        store = LiveStore(db, book, journal.identity)
+
+    def seed(r: Resumed, board: Board) -> None:
+        store.seed(r.state, board, r.seq)
+
+    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
+        store.take(seq, events, effects, state)
+        if store.waiting_bytes >= FLUSH_BYTES:
+            store.flush()
+
+    try:
+        return store, resume(journal.folder, book, journal.identity, store.applied, seed, take)
+    except BaseException:
+        store.abandon()
+        raise
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a rebuild came to. seq: the last record; notes: what was salvaged and where the rest is."""
+
+    seq: int = 0
+    jobs: int = 0
+    running: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt:
+    """Make a new history from the journal in a state folder, reading only. salvage: up to a damage, and put what stands behind it aside.
+
+    Raises StoreError, DamageError; a history that was only begun is removed.
+    """
+    journal = os.path.join(folder, "journal")
+    if os.path.lexists(db):
+        raise StoreError(f"{db}: is there already\n    mend: name a new file")
+    done, identity = Rebuilt(), identity_of(journal)
+    store = LiveStore(db, loaded.book, identity)
+
+    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
+        store.take(seq, events, effects, state)
+        done.seq, done.jobs = seq, done.jobs + sum(isinstance(e, JobJudged) for e in effects)
+        if store.waiting_bytes >= FLUSH_BYTES:
+            store.flush()
+
+    resumed = Resumed(State(loaded.book))
+    try:
+        try:
+            fold(journal, resumed, take)
+        except DamageError as e:
+            if not salvage:
+                raise
+            kept = cut_at(journal, e)
+            done.notes = [str(e).splitlines()[0], *(f"put aside: {os.path.basename(path)}" for path in kept)]
+        store.close()
+    except BaseException:
+        store.abandon()
+        for path in (db, db + ".wal"):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+        raise
+    done.running = len(resumed.state.jobs)
+    return done
+
+
+@dataclass(slots=True)
+class _Hooks:
+    """Of the command line: signals end it, alarms go where `say` puts them."""
+
+    interrupt: Interrupt
+    say: Callable[[str], None]
+
+    def asked(self) -> bool:
+        return self.interrupt.asked is not None
+
+    def alarm(self, text: str) -> None:
+        self.say(text)
+
+
+def watch(
+    options: WatchOptions,
+    folder: str,
+    ears: Ears,
+    say: Callable[[str], None],
+    keeping: Keeping | None = None,
+    clock: Clock | None = None,
+) -> Watched:
+    """Follow logs with a memory until Ctrl-C or SIGTERM (running jobs stay open) or idleness (they are judged). Raises RuleError, StoreError."""
+    from defib.adapters.tail.position import SOURCE
+    from defib.adapters.tail.session import Session
+
+    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
+        outcome, fan, tail = Watched(), Fan([], ears.judged), Tail(options, clock)
+        try:
+            loaded = rulefiles.load(options.rules)
+            station = open_station(folder, loaded, fan, _Hooks(interrupt, say), clock, keeping)
+        except BaseException:
+            tail.close()
+            raise
+        try:
+            k, state = station.keeper, station.state
+            fan.paths.update({n: s.id.path for n, s in state.streams.items()})
+            healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
+            outcome.healths.update({job: w.health for job, w in state.live.watches.items()})
+            fan.sinks.append(healths)
+            source = tail.begin(loaded.book, station.kept(SOURCE), k.clock)
+            outcome.unread = source.unread
+
+            def between() -> None:
+                healths.greet()
+                ears.polled(outcome.unread)
+
+            session = Session(source, lambda: False, between, options.idle_us)
+            try:
+                station.run(session)
+            finally:
+                session.close()
+        finally:
+            tail.close()
+            station.close()
+        outcome.signal = interrupt.asked
+    return outcome
