@@ -33,7 +33,7 @@ from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
-from defib.adapters.wire import TAIL, Before, Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
+from defib.adapters.wire import Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
 from defib.engine.core import Effect, Event, JobJudged, State
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
@@ -163,11 +163,6 @@ class Station:
     def kept(self, source: str) -> dict[bytes, bytes]:
         """The marks a source left behind, by key."""
         return self.keeper.resumed.kept(source)
-
-    def before(self) -> Before:
-        """What the readers of logs left behind."""
-        r = self.keeper.resumed
-        return Before(r.kept(TAIL), dict(r.closed), r.state.live.now_us or 0)
 
     def run(self, source: Source) -> None:
         """Until the source is done or the hooks ask to end. Raises StoreError."""
@@ -340,21 +335,25 @@ def watch(
     clock: Clock | None = None,
 ) -> Watched:
     """Follow logs with a memory until Ctrl-C or SIGTERM (running jobs stay open) or idleness (they are judged). Raises RuleError, StoreError."""
+    from defib.adapters.tail.position import SOURCE
     from defib.adapters.tail.session import Session
 
     with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
-        loaded = rulefiles.load(options.rules)
-        outcome, fan = Watched(), Fan([], ears.judged)
-        station = open_station(folder, loaded, fan, _Hooks(interrupt, say), clock, keeping)
-        tail = None
+        outcome, fan, tail = Watched(), Fan([], ears.judged), Tail(options, clock)
         try:
-            state = station.state
+            loaded = rulefiles.load(options.rules)
+            station = open_station(folder, loaded, fan, _Hooks(interrupt, say), clock, keeping)
+        except BaseException:
+            tail.close()
+            raise
+        try:
+            k, state = station.keeper, station.state
             fan.paths.update({n: s.id.path for n, s in state.streams.items()})
             healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
             outcome.healths.update({job: w.health for job, w in state.live.watches.items()})
             fan.sinks.append(healths)
-            tail = Tail(options, clock, station.before())
-            source = tail.begin(loaded.book)
+            logged = {s.facts.job for s in state.streams.values() if s.end is None}
+            source = tail.begin(loaded.book, station.kept(SOURCE), k.clock, logged, say)
             outcome.unread = source.unread
 
             def between() -> None:
@@ -367,8 +366,7 @@ def watch(
             finally:
                 session.close()
         finally:
-            if tail is not None:
-                tail.close()
+            tail.close()
             station.close()
         outcome.signal = interrupt.asked
     return outcome

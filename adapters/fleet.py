@@ -29,6 +29,9 @@ class Logs(Protocol):
 
     behind: bool
 
+    @property
+    def unread(self) -> dict[bytes, str]: ...
+
     def assign(self, path: bytes, facts: StreamFacts, owner: int | None = None) -> None: ...
     def running(self, job: JobKey, yes: bool = True) -> None: ...
     def over(self, job: JobKey) -> None: ...
@@ -68,6 +71,11 @@ class Fleet:
     @property
     def behind(self) -> bool:
         return self.logs.behind
+
+    @property
+    def unread(self) -> dict[bytes, str]:
+        """Paths that are not followed, and why. Jobs without a log to follow are in `unfollowed`."""
+        return self.logs.unread
 
     def poll(self) -> list[SourceItem] | None:
         """The logs' items, with the scheduler's word before the tick."""

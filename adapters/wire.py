@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from defib.adapters import rulefiles
 from defib.engine.identity import Known
 
 if TYPE_CHECKING:
+    from defib.adapters.fleet import Fleet
     from defib.adapters.logfiles import Unread
     from defib.adapters.mounts.source import Mounts
     from defib.adapters.tail.clock import Clock
@@ -162,27 +163,31 @@ def replay(
 
 
 @dataclass(frozen=True, slots=True)
+class SlurmOptions:
+    """How a scheduler is asked. prefix: words before every command; shell: they pass through one; folder: of its tools; conf: its slurm.conf.
+    templates: files of steps; roots: folders beneath which logs may lie."""
+
+    prefix: tuple[str, ...] = ()
+    shell: bool = False
+    folder: str | None = None
+    conf: str | None = None
+    interval_us: int = 10_000_000
+    deadline_us: int = 30_000_000
+    templates: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ("/",)
+
+
+@dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a watch is asked to do. every_us: between two looks at a log that grows; idle_us: end when nothing was written for so long."""
+    """What a watch is asked to do. every_us: between two looks at a log that grows; idle_us: end when nothing was written for so long;
+    slurm: follow the logs of what runs there too."""
 
     paths: list[str]
     rules: list[Path] = field(default_factory=list)
     cluster: str | None = None
     every_us: int = 10_000_000
     idle_us: int | None = None
-    roots: list[str] = field(default_factory=list)  # folders beneath which a scheduler may name logs
-
-
-TAIL = "tail"  # the name under which readers of logs keep their marks
-
-
-@dataclass(frozen=True, slots=True)
-class Before:
-    """What an earlier watch left behind: marks of its readers, paths of jobs it had closed, and how far its clock had come."""
-
-    marks: dict[bytes, bytes] = field(default_factory=dict)
-    closed: dict[str, JobKey] = field(default_factory=dict)
-    now_us: int = 0
+    slurm: SlurmOptions | None = None
 
 
 @dataclass(slots=True)
@@ -235,31 +240,38 @@ class Tail:
     """The logs of a watch as a live source: read by processes of their own, one per mount, which start while the rules are being read; or,
     with a clock of the caller's own (which no other process could share), by this one."""
 
-    def __init__(self, options: WatchOptions, clock: Clock | None, before: Before | None = None) -> None:
+    def __init__(self, options: WatchOptions, clock: Clock | None) -> None:
         from defib.adapters.mounts.source import Mounts
         from defib.adapters.tail.clock import SystemClock
-        from defib.engine.ports import Marked
 
-        self._options, self._clock, self._before = options, clock, before or Before()
-        self._mounts: Mounts | None = None
-        if clock is None:
-            marks = [Marked(TAIL, key, mark) for key, mark in self._before.marks.items()]
-            begun = SystemClock(self._before.now_us)
-            roots = [absolute(r) for r in options.roots]
-            self._mounts = Mounts(
-                map(absolute, options.paths), begun, roots, marks=marks, closed=self._before.closed.items()
-            )
+        self._options, self._clock = options, clock
+        roots = map(absolute, options.slurm.roots if options.slurm else ())
+        self._mounts = Mounts(map(absolute, options.paths), SystemClock(), roots) if clock is None else None
         self._files: SystemFiles | None = None
 
-    def begin(self, book: Rulebook) -> Mounts | TailSource:
-        """The source."""
+    def begin(
+        self,
+        book: Rulebook,
+        kept: Mapping[bytes, bytes] | None = None,
+        clock: Clock | None = None,
+        logged: Iterable[JobKey] = (),
+        say: Callable[[str], None] = lambda text: None,
+    ) -> Mounts | TailSource | Fleet:
+        """The source. kept: marks of an earlier run, by path (None: nobody keeps any); clock: one that goes on where that run's stood; logged:
+        jobs with open logs then; say: hears what a person should know."""
+        logs = self._logs(book, kept, clock)
+        return logs if self._options.slurm is None else fleet(self._options, logs, logged, say)
+
+    def _logs(
+        self, book: Rulebook, kept: Mapping[bytes, bytes] | None = None, clock: Clock | None = None
+    ) -> Mounts | TailSource:
         from defib.adapters.tail.pace import looking
 
         pace = looking(self._options.every_us)
         if self._mounts is not None:
             from defib.adapters.mounts.router import Setup
 
-            self._mounts.begin(Setup(book.paths, self._options.cluster, pace))
+            self._mounts.begin(Setup(book.paths, self._options.cluster, pace), kept, clock)
             return self._mounts
         from defib.adapters.tail.files import SystemFiles
         from defib.adapters.tail.roots import rooted
@@ -269,10 +281,7 @@ class Tail:
         watches, roots = rooted(self._options.paths)
         self._files = SystemFiles(roots)
         known = Known(self._options.cluster)
-        closed = {os.fsencode(path): job for path, job in self._before.closed.items()}
-        return TailSource(
-            watches, book.paths, self._files, self._clock, known, pace, closed=closed, kept=self._before.marks
-        )
+        return TailSource(watches, book.paths, self._files, clock or self._clock, known, pace, kept=kept)
 
     def close(self) -> None:
         if self._mounts is not None:
@@ -281,13 +290,34 @@ class Tail:
             self._files.shut()
 
 
+def fleet(
+    options: WatchOptions, logs: Mounts | TailSource, logged: Iterable[JobKey], say: Callable[[str], None]
+) -> Fleet:
+    """The logs of what a scheduler runs, beside those that were named."""
+    from defib.adapters.fleet import Fleet
+    from defib.adapters.slurm.calls import Commands
+    from defib.adapters.slurm.paths import places
+    from defib.adapters.slurm.reader import Scheduler
+    from defib.engine.roster import Roster
+
+    asked = options.slurm
+    assert asked is not None
+    commands = Commands(asked.prefix, asked.shell, asked.folder, asked.conf)
+    scheduler = Scheduler(commands, options.cluster, asked.interval_us, asked.deadline_us / 1e6)
+    roots = tuple(map(absolute, asked.roots))
+    return Fleet(logs, scheduler, Roster(places(asked.templates, roots)), say, logged=logged)
+
+
 def absolute(path: str) -> bytes:
     """A path as it is named, from the root on. Nothing is looked up."""
     return os.path.join(os.fsencode(os.getcwd()), os.fsencode(path))
 
 
-def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watched:
-    """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads files: no command is run, nothing is written. Raises RuleError."""
+def watch(
+    options: WatchOptions, ears: Ears, clock: Clock | None = None, say: Callable[[str], None] = lambda text: None
+) -> Watched:
+    """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads: no command but a scheduler's question is run, nothing is written. say: hears
+    what a person should know. Raises RuleError."""
     from defib.adapters.tail.session import Session
     from defib.engine.core import State
     from defib.engine.drive import Drive
@@ -297,7 +327,7 @@ def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watc
         tail = Tail(options, clock)
         try:
             loaded = rulefiles.load(options.rules)
-            source = tail.begin(loaded.book)
+            source = tail.begin(loaded.book, say=say)
         except BaseException:
             tail.close()
             raise

@@ -205,7 +205,18 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
         description=WATCH,
         epilog=WATCH_END,
     )
-    p.add_argument("paths", nargs="+", metavar="PATH")
+    p.add_argument("paths", nargs="*", metavar="PATH")
+    p.add_argument(
+        "--slurm", action="store_true", help="follow the logs of every job Slurm runs, and hear what it says of them"
+    )
+    p.add_argument(
+        "--ask-every",
+        type=_duration,
+        default=10_000_000,
+        metavar="TIME",
+        help="how often Slurm is asked, once for all jobs (10s)",
+    )
+    _asking(p)
     p.add_argument(
         "--every",
         type=_duration,
@@ -309,6 +320,14 @@ def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
         epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
         formatter_class=RAW,
     )
+    _asking(p)
+    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
+    p.add_argument("--json", action="store_true", help="one JSON document")
+    p.set_defaults(run="slurm:look")
+
+
+def _asking(p) -> None:  # type: ignore[no-untyped-def]
+    """How a scheduler is asked."""
     p.add_argument(
         "--prefix", metavar="WORDS", help="goes before every command, e.g. 'kubectl exec -n slurm login-0 --'"
     )
@@ -317,7 +336,6 @@ def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
         "--bin-dir", metavar="DIR", help="where squeue and scontrol are (default: the first in the usual places)"
     )
     p.add_argument("--conf", metavar="FILE", help="slurm.conf, where it is not in its usual place")
-    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
     p.add_argument(
         "--root", action="append", default=[], metavar="DIR", help="logs may only lie below (repeatable; default /)"
     )
@@ -330,8 +348,6 @@ def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
         help="files of steps, e.g. '{work_dir}/logs/{job_id}/rank_*.log' (repeatable)",
     )
     p.add_argument("--deadline", type=_duration, default=30_000_000, metavar="TIME", help="for each command (30s)")
-    p.add_argument("--json", action="store_true", help="one JSON document")
-    p.set_defaults(run="slurm:look")
 
 
 def _rules(commands) -> None:  # type: ignore[no-untyped-def]

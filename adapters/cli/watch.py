@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shlex
 import signal
 import sys
 import time
@@ -15,7 +16,7 @@ from defib.adapters import wire
 from defib.adapters.cli.tables import as_json, write_jsonl
 from defib.adapters.rows import attempt_object, health_object
 from defib.adapters.show import printable, safe
-from defib.engine.words import HEALTH
+from defib.engine.words import HEALTH, SourceError
 
 if TYPE_CHECKING:
     from defib.engine.core import HealthChanged
@@ -28,10 +29,10 @@ UNREAD_MAX = 5
 def watch(args: Any) -> int:
     """`defib watch`: follow logs until told to stop."""
     told = Teller(jsonl=args.jsonl)
-    options = wire.WatchOptions(args.paths, args.rules, args.cluster, args.every, args.once_idle)
+    options = wire.WatchOptions(args.paths, args.rules, args.cluster, args.every, args.once_idle, slurm_of(args))
     ears = wire.Ears(told.changed, told.judged, told.polled)
     if args.state is None:
-        outcome = wire.watch(options, ears)
+        outcome = wire.watch(options, ears, say=alarm)
     else:
         from defib.adapters import daemon
         from defib.adapters.sqlserver import Limits
@@ -41,6 +42,20 @@ def watch(args: Any) -> int:
         outcome = daemon.watch(options, args.state, ears, alarm, keeping)
     print(summary(outcome), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
+
+
+def slurm_of(args: Any) -> wire.SlurmOptions | None:
+    """How the scheduler is asked, if it is to be. Raises SourceError."""
+    if not args.slurm:
+        if not args.paths:
+            raise SourceError("nothing to watch\n    mend: name logs or folders, or give --slurm")
+        return None
+    prefix = tuple(shlex.split(args.prefix or ""))
+    conf = args.conf and os.path.abspath(args.conf)
+    roots = tuple(os.path.abspath(r) for r in args.root) or ("/",)
+    return wire.SlurmOptions(
+        prefix, args.shell, args.bin_dir, conf, args.ask_every, args.deadline, tuple(args.template), roots
+    )
 
 
 def alarm(text: str) -> None:

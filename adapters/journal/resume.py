@@ -33,17 +33,14 @@ from defib.engine.core import (
 from defib.engine.observe import Observation
 from defib.engine.ports import Marked, Reached
 from defib.engine.rulebook import Rulebook
-from defib.engine.words import JobKey, StreamId
-
-CLOSED_MAX = 100_000  # paths of closed jobs that are remembered, the oldest go first
+from defib.engine.words import StreamId
 
 Take = Callable[[int, Sequence[Event], Sequence[Effect], State], None]
 
 
 @dataclass(slots=True)
 class Resumed:
-    """What was known after record `seq`. opened: the record in which each open job's first stream appeared, by stream; closed: the paths of
-    closed jobs, which are followed again only if the job runs again."""
+    """What was known after record `seq`. opened: the record in which each open job's first stream appeared, by stream."""
 
     state: State
     seq: int = 0
@@ -51,8 +48,6 @@ class Resumed:
     reached: dict[int, Reached] = field(default_factory=dict)
     marks: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
     opened: dict[int, int] = field(default_factory=dict)
-    closed: dict[str, JobKey] = field(default_factory=dict)
-    _paths: dict[JobKey, set[str]] = field(default_factory=dict)  # of open jobs
 
     @property
     def streams(self) -> dict[StreamId, Reached]:
@@ -70,14 +65,8 @@ class Resumed:
             if isinstance(e, StreamOpened):
                 self.next_stream = max(self.next_stream, e.stream + 1)
                 self.opened[e.stream] = seq
-                self.closed.pop(e.id.path, None)
-                self._paths.setdefault(e.facts.job, set()).add(e.id.path)
             elif isinstance(e, StreamEnded):
                 self.reached.pop(e.stream, None)
-            elif isinstance(e, JobEnded):
-                self.closed.update(dict.fromkeys(sorted(self._paths.pop(e.job, ())), e.job))
-        while len(self.closed) > CLOSED_MAX:
-            del self.closed[next(iter(self.closed))]
         if any(isinstance(e, JobEnded) for e in events):
             self.opened = {n: at for n, at in self.opened.items() if n in self.state.streams}
         for r in reached:

@@ -26,7 +26,6 @@ from defib.adapters.tail.hints import LocalHints
 from defib.adapters.tail.limits import Limits
 from defib.adapters.tail.mountinfo import Mount, inside
 from defib.adapters.tail.pace import Pace
-from defib.adapters.tail.position import position
 from defib.adapters.tail.source import TailSource
 from defib.engine.identity import Known
 from defib.engine.rulebook import Template
@@ -102,7 +101,7 @@ class Wire:
 class Reader:
     """One mount's source, its wishes and its answers."""
 
-    def __init__(self, wire: Wire, setup: dict[str, Any], marks: list[str]) -> None:
+    def __init__(self, wire: Wire, setup: dict[str, Any], marks: list[list[str]]) -> None:
         self.wire = wire
         self.mine = Mount(raw(setup["point"]), setup["kind"], setup["device"], setup["source"])
         self.files = SystemFiles(())
@@ -121,10 +120,9 @@ class Reader:
             self._clock,
             Known(setup["cluster"]),
             Pace(**setup["pace"]),
-            positions=[position(raw(m)) for m in marks],
+            kept={raw(path): raw(mark) for path, mark in marks},
             hints=self._hinted,
             limits=Limits(**setup["limits"]),
-            closed={raw(path): job_of(job) for path, job in setup["closed"]},
         )
 
     def run(self) -> None:

@@ -73,7 +73,7 @@ class Reader:
 
 @dataclass(slots=True)
 class Router:
-    """kept: marks of an earlier run whose reader is not there yet; states, over: what the scheduler says of jobs."""
+    """kept: marks of an earlier run, by path, whose reader is not there yet; states, over: what the scheduler says of jobs."""
 
     streams: Streams
     text: bytes
@@ -160,14 +160,9 @@ class Router:
         assert setup is not None
         self.streams.restarted(reader.lane)
         reader.polls, reader.behind = 0, True
-        mine = [k for k in self.kept if mount_of(_path(k), self._known).identity == mount.identity]
+        mine = [k for k in self.kept if mount_of(k, self._known).identity == mount.identity]
         reader.marks |= {k: self.kept.pop(k) for k in mine}
-        marks = [latin(m) for m in reader.marks.values()]
-        closed = [
-            [latin(path), job_row(job)]
-            for path in {_path(k) for k in reader.marks}
-            if (job := self.streams.closed.get(shown(path))) is not None
-        ]
+        marks = [[latin(k), latin(m)] for k, m in reader.marks.items()]
         first = {
             "point": latin(mount.point),
             "kind": mount.kind,
@@ -178,7 +173,6 @@ class Router:
             "cluster": setup.cluster,
             "pace": {f: getattr(setup.pace, f) for f in setup.pace.__slots__},
             "limits": {f: getattr(setup.limits, f) for f in setup.limits.__slots__},
-            "closed": closed,
         }
         some = [["marks", marks[n : n + 1000]] for n in range(0, len(marks), 1000)]
         return [first, *some, ["go"], *self.state(reader)]
@@ -193,15 +187,15 @@ class Router:
                 a = self._assigned[path]
                 out.append(["assign", latin(where), facts_row(a.facts), a.owner])
         out += [["running", job_row(job), yes] for job, yes in self.states.items()]
-        out += [["over", job_row(job)] for job in self.over]
+        out += [["over", job_row(job)] for job in {**self.over, **dict.fromkeys(reader.lane.buried, 0)}]
         return out + ([["stop"]] if self.stopping else [])
 
     def mark(self, reader: Reader, key: bytes, mark: bytes) -> None:
         """How far it has read something."""
         if mark:
             reader.marks[key] = mark
-        elif reader.marks.pop(key, None):
-            self.streams.forget(shown(_path(key)))
+        else:
+            reader.marks.pop(key, None)
 
     def _mounts(self) -> list[list[str]]:
         return [[latin(m.point), m.kind, m.device, m.source] for m in self._known]
@@ -267,7 +261,3 @@ class Router:
 def shown(path: bytes) -> str:
     """A path as streams are named by it."""
     return printable(path.decode("utf-8", "surrogateescape"))
-
-
-def _path(key: bytes) -> bytes:
-    return key.rpartition(b"\0")[0]

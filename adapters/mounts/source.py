@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from defib.adapters.mounts.frames import job_row, raw
@@ -35,24 +35,21 @@ UNANSWERED = "following ended without an answer of its reader"
 
 
 class Mounts:
-    """watches: files, folders, globs as bytes, absolute. roots: folders beneath which a scheduler may name logs. marks, closed: of an
-    earlier run. Processes are started at once; `begin` (before the first poll) says what they are to know."""
+    """watches: files, folders, globs as bytes, absolute. roots: folders beneath which a scheduler may name logs. Processes are started at
+    once; `begin` (before the first poll) says what they are to know."""
 
     def __init__(
         self,
         watches: Iterable[bytes],
         clock: Clock,
         roots: Iterable[bytes] = (),
-        marks: Iterable[Marked] = (),
-        closed: Iterable[tuple[str, JobKey]] = (),
         read_table: Callable[[], bytes] = table,
     ) -> None:
         self.behind = True
         self._clock, self._read_table = clock, read_table
         self._polled_us = self._ticked_us = self._table_us = clock.now_us()
-        self._streams = Streams(dict(closed))
+        self._streams = Streams()
         self._router = Router(self._streams, read_table(), self._polled_us)
-        self._router.kept = {m.key: m.mark for m in marks if m.mark}
         self._stopping_us: int | None = None
         self._stopped = False
         for root in roots:
@@ -62,10 +59,11 @@ class Mounts:
         for reader in self.readers():
             reader.process.spawn(self._polled_us)
 
-    def begin(self, setup: Setup) -> None:
-        """The rules are there: reading begins."""
-        self._router.setup = setup
-        now = self._clock.now_us()
+    def begin(self, setup: Setup, marks: Mapping[bytes, bytes] | None = None, clock: Clock | None = None) -> None:
+        """The rules are there: reading begins. marks: of an earlier run, by path; clock: one that goes on where that run's stood."""
+        self._router.setup, self._router.kept = setup, dict(marks or {})
+        self._clock = clock or self._clock
+        now = self._polled_us = self._ticked_us = self._table_us = self._router.now_us = self._clock.now_us()
         for reader in self.readers():
             reader.process.start(now)
 
@@ -81,7 +79,8 @@ class Mounts:
             self._router.states[job] = yes
             if yes:
                 self._router.over.pop(job, None)
-                self._streams.runs(job)
+                for reader in self.readers():
+                    reader.lane.buried.discard(job)
             self._router.tell_all(["running", job_row(job), yes])
 
     def over(self, job: JobKey) -> None:

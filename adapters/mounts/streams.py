@@ -29,21 +29,20 @@ class Stream:
 
 @dataclass(slots=True)
 class Lane:
-    """What is open of one reader. numbers: the reader's own -> streams."""
+    """What is open of one reader. numbers: the reader's own -> streams; buried: jobs that were closed while it could not be asked."""
 
     numbers: dict[int, Stream] = field(default_factory=dict)
     open: dict[StreamId, Stream] = field(default_factory=dict)
+    buried: set[JobKey] = field(default_factory=set)
 
 
 @dataclass(slots=True)
 class Streams:
-    """Of all readers. closed: path -> job, of closed jobs; marks: key -> mark, as told last."""
+    """Of all readers. bytes_read: of their files."""
 
-    closed: dict[str, JobKey] = field(default_factory=dict)
     bytes_read: int = 0
     _next: int = 0
     _jobs: dict[JobKey, set[int]] = field(default_factory=dict)
-    _paths: dict[JobKey, set[str]] = field(default_factory=dict)
 
     def take(self, lane: Lane, item: SourceItem, out: list[SourceItem]) -> None:
         """One item of a reader."""
@@ -55,6 +54,7 @@ class Streams:
                 if stream is not None:
                     self._of(lane, stream, item, out)
             case JobClosed(job):
+                lane.buried.discard(job)
                 self._job_closed(job, out)
             case Marked():
                 out.append(item)
@@ -76,6 +76,7 @@ class Streams:
         for stream in mine:
             self._end(lane, stream, note, out)
         if mine:
+            lane.buried.add(job)
             self._job_closed(job, out)
 
     def end(self, lane: Lane, note: str, out: list[SourceItem]) -> None:
@@ -83,21 +84,9 @@ class Streams:
         for job in {s.job: None for s in lane.open.values()}:
             self.end_job(lane, job, note, out)
 
-    def runs(self, job: JobKey) -> None:
-        """A closed job runs again."""
-        if job in self._paths and job not in self._jobs:
-            for path in self._paths.pop(job):
-                self.closed.pop(path, None)
-
-    def forget(self, path: str) -> None:
-        """No mark is kept of a path any more."""
-        job = self.closed.pop(path, None)
-        if job is not None and path in self._paths.get(job, ()):
-            self._paths[job].discard(path)
-            if not self._paths[job]:
-                del self._paths[job]
-
     def _opened(self, lane: Lane, item: Opened, out: list[SourceItem]) -> None:
+        if item.facts.job in lane.buried:
+            return
         known = lane.open.get(item.id)
         if known is not None and known.job == item.facts.job and item.offset <= known.at:
             known.drop = known.at - item.offset
@@ -109,7 +98,6 @@ class Streams:
         self._next += 1
         lane.numbers[item.stream] = lane.open[item.id] = stream
         self._jobs.setdefault(stream.job, set()).add(stream.number)
-        self._paths.setdefault(stream.job, set()).add(item.id.path)
         out.append(replace(item, stream=stream.number))
 
     def _of(self, lane: Lane, stream: Stream, item: SourceItem, out: list[SourceItem]) -> None:
@@ -144,5 +132,4 @@ class Streams:
         """Held back while another reader still has logs of it open."""
         if job in self._jobs and not self._jobs[job]:
             del self._jobs[job]
-            self.closed |= dict.fromkeys(self._paths.get(job, ()), job)
             out.append(JobClosed(job))

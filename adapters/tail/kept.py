@@ -74,11 +74,12 @@ class Kept:
         while len(self.inodes) > INODES_MAX:
             self.inodes.popitem(last=False)
 
-    def trim(self, there: Container[bytes]) -> list[Position]:
-        """Forget the oldest closed paths that are not there any more, if there are too many. What was forgotten."""
-        out: list[Position] = []
+    def trim(self, there: Container[bytes]) -> list[bytes]:
+        """Forget the oldest closed paths that are not there any more, if there are too many. Which were forgotten."""
+        out: list[bytes] = []
         if len(self.closed) > GONE_MAX:
             for path in [p for p in self.closed if p not in there][: len(self.closed) - GONE_MAX]:
                 self.release(path)
-                out += self.saved.pop(path, [])
+                self.saved.pop(path, None)
+                out.append(path)
         return out

@@ -1,13 +1,18 @@
-"""How far a path has been read, as plain values to be kept with the rows derived from it, and as bytes (`mark`, `position`)."""
+"""How far a path has been read, as plain values to be kept with the rows derived from it."""
 
 from __future__ import annotations
 
+import base64
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import orjson
 
 from defib.adapters.tail.guard import Guard
 from defib.adapters.tail.reading import State
+from defib.engine.ports import Marked
+from defib.engine.words import JobKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,35 +39,72 @@ class Position:
         return State(self.generation, self.offset, self.guard, self.offset, self.line)
 
 
-def key(p: Position) -> bytes:
-    """What a mark is kept under: the path and the generation, between them a NUL (no path holds one)."""
-    return p.path + b"\0" + str(p.generation).encode()
+SOURCE = "tail"
 
 
-def mark(p: Position) -> bytes:
-    """A position as bytes to be kept; `position` makes it again."""
-    g = p.guard.compact()
-    guard = [g.end, g.length, _text(g.last), g.digest.hex(), g.before, _text(g.head)]
-    return orjson.dumps(
-        [_text(p.path), p.generation, p.offset, p.line, guard, p.ino, p.born_ns, p.role, p.newest]
-    )  # fmt: skip
+def to_mark(positions: tuple[Position, ...], closed: bool, job: JobKey | None = None) -> bytes:
+    """The positions of one path as they are kept; closed: its job was closed, so it is not followed any more. job: which, if closed."""
+    told = [
+        {
+            "generation": p.generation, "offset": p.offset, "line": p.line, "ino": p.ino, "born_ns": p.born_ns, "role": p.role,
+            "newest": p.newest, "guard": _guard(p.guard),
+        }
+        for p in positions
+    ]  # fmt: skip
+    of = job and [job.cluster, job.job_id, job.array_task, job.submit_time_us, job.place]
+    return orjson.dumps({"closed": closed, "positions": told, **({"job": of} if of else {})})
 
 
-def position(kept: bytes) -> Position:
-    """What `mark` made. Raises ValueError where the bytes are something else."""
-    try:
-        path, generation, offset, line, (end, length, last, digest, before, head), ino, born_ns, role, newest = (
-            orjson.loads(kept)
-        )
-        guard = Guard(end, length, _bytes(last), bytes.fromhex(digest), before, _bytes(head))
-        return Position(_bytes(path), generation, offset, line, guard, ino, born_ns, role, newest)
-    except (TypeError, AttributeError) as e:
-        raise ValueError("no mark of a position") from e
+def from_mark(path: bytes, mark: bytes) -> tuple[tuple[Position, ...], bool]:
+    """What `to_mark` was given. Raises ValueError, KeyError."""
+    said = orjson.loads(mark)
+    positions = tuple(Position(path, **{**p, "guard": _unguard(p["guard"])}) for p in said["positions"])
+    return positions, bool(said["closed"])
 
 
-def _text(raw: bytes) -> str:
-    return raw.decode("latin-1")  # every byte is a character of its own
+def closed_job(mark: bytes) -> JobKey | None:
+    """The job that was closed, where the mark names it."""
+    of = orjson.loads(mark).get("job")
+    return JobKey(*of) if of else None
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("latin-1")
+@dataclass(slots=True)
+class Marks:
+    """Which paths may have moved, and what was last said of each."""
+
+    _touched: dict[bytes, None] = field(default_factory=dict)
+    _said: dict[bytes, tuple[tuple[Position, ...], bool]] = field(default_factory=dict)
+
+    def touch(self, path: bytes) -> None:
+        """The path was looked at."""
+        self._touched[path] = None
+
+    def changed(
+        self, where: Callable[[bytes], tuple[tuple[Position, ...], bool]], job: Callable[[bytes], JobKey | None]
+    ) -> list[Marked]:
+        """Marks of the paths that have moved since they were last told."""
+        out = []
+        for path in self._touched:
+            now = where(path)
+            if now[0] and self._said.get(path) != now:
+                self._said[path] = now
+                if now[1]:  # a closed path is told once and remembered no more
+                    del self._said[path]
+                out.append(Marked(SOURCE, path, to_mark(*now, job(path))))
+        self._touched.clear()
+        return out
+
+
+def _guard(g: Guard) -> dict[str, Any]:
+    raw = {"last": g.last, "digest": g.digest, "head": g.head}
+    return {
+        "end": g.end,
+        "length": g.length,
+        "before": g.before,
+        **{k: base64.b64encode(v).decode("ascii") for k, v in raw.items() if v},
+    }
+
+
+def _unguard(said: dict[str, Any]) -> Guard:
+    raw = {k: base64.b64decode(said.get(k, "")) for k in ("last", "digest", "head")}
+    return Guard(said["end"], said["length"], raw["last"], raw["digest"], said["before"], raw["head"])

@@ -33,8 +33,8 @@ from defib.adapters.tail.kept import Assigned, Kept
 from defib.adapters.tail.limits import TOLD_AFTER_US, Limits, Meter, Unread
 from defib.adapters.tail.pace import Pace
 from defib.adapters.tail.places import WILD
-from defib.adapters.tail.position import Position, key, position
-from defib.adapters.tail.track import SOURCE, Track, Unfinished, unfinished
+from defib.adapters.tail.position import SOURCE, Marks, Position, closed_job, from_mark
+from defib.adapters.tail.track import Track, Unfinished, unfinished
 from defib.engine.identity import Known, facts
 from defib.engine.ports import JobClosed, Marked, SourceItem, Ticked
 from defib.engine.rulebook import Template
@@ -44,8 +44,8 @@ __all__ = ["TailSource", "Unfinished"]
 
 
 class TailSource:
-    """Follows `watches` until `stop`. positions, or kept as marks: where an earlier run got to; closed: paths whose jobs it had closed. owner:
-    the user id a job's logs must belong to, if known."""
+    """Follows `watches` until `stop`. positions: where an earlier run got to. kept: the marks an earlier one gave, by path; with it (be it
+    empty) every change of a position is given as a mark before the tick. owner: the user id a job's logs must belong to, if known."""
 
     def __init__(
         self,
@@ -57,11 +57,10 @@ class TailSource:
         pace: Pace | None = None,
         patience: Patience | None = None,
         positions: list[Position] | None = None,
+        kept: Mapping[bytes, bytes] | None = None,
         owner: Callable[[JobKey], int | None] = lambda job: None,
         hints: Callable[[], set[bytes]] = set,
         limits: Limits | None = None,
-        closed: Mapping[bytes, JobKey] | None = None,
-        kept: Mapping[bytes, bytes] | None = None,
     ) -> None:
         self.unread = Unread()  # paths that are not followed, and why
         self.behind = False  # there was more to read than one poll allows
@@ -75,15 +74,25 @@ class TailSource:
         self._heap: list[tuple[int, bytes]] = []
         self._recent: OrderedDict[bytes, None] = OrderedDict()
         self._kept = Kept()
-        self._kept.save([*(positions or []), *map(position, (kept or {}).values())])
-        for path, job in (closed or {}).items():
-            self._kept.close(path, job)
+        self._kept.save(positions or [])
+        self._marks = None if kept is None else Marks()
+        self._restore(kept or {})
         self._assigned: dict[bytes, Assigned] = {}
         self._claimed: set[bytes] = set()  # paths that go over to another job
         self._held: set[bytes] = set()  # of the unread, those that the next listing decides anew
         self._meter = Meter(limits or Limits())
         self._numbers, self._list_us, self._now = 0, 0, 0
         self._listed = self._stopping = self._stopped = False
+
+    def _restore(self, kept: Mapping[bytes, bytes]) -> None:
+        closed = []
+        for path, mark in kept.items():
+            positions, over = from_mark(path, mark)
+            self._kept.saved[path] = list(positions)
+            if over:
+                closed.append(path)
+        for path, what in zip(closed, self._facts(closed), strict=True):
+            self._kept.close(path, closed_job(kept[path]) or what.job)
 
     # what the outside says
 
@@ -177,8 +186,16 @@ class TailSource:
             self._stopped = True
         else:
             self._serve(items)
+        if self._marks is not None:
+            items += self._marks.changed(self._position, self._kept.closed.get)
         items.append(Ticked(self._now))
         return items
+
+    def _position(self, path: bytes) -> tuple[tuple[Position, ...], bool]:
+        """Where a path is, and whether its job is closed."""
+        track = self._tracks.get(path)
+        here = track.follower.positions if track is not None else ()
+        return here or tuple(self._kept.saved.get(path, ())), path in self._kept.closed
 
     def _rest(self) -> None:
         due = min(self._heap[0][0] if self._heap else self._list_us, self._list_us)
@@ -242,7 +259,7 @@ class TailSource:
         for told in p.items:
             track.take(told, items, self._new)
         if p.items:
-            track.mark(items)
+            self._touch(track.path)
         self._spent(track, p.fresh)
         if p.failed in (errno.EMFILE, errno.ENFILE):
             self._shed(len(self._recent) // 2)
@@ -258,6 +275,10 @@ class TailSource:
             wait = self._pace.hot_us
         self._plan(track, self._now if p.more else self._now + wait)
         return p.fresh
+
+    def _touch(self, path: bytes) -> None:
+        if self._marks is not None:
+            self._marks.touch(path)
 
     def _spent(self, track: Track, fresh: int) -> None:
         if fresh:
@@ -311,7 +332,8 @@ class TailSource:
         fresh = list(dict.fromkeys(fresh))
         for path, what in zip(fresh, self._facts(fresh), strict=True):
             self._follow(path, what, self._owner(what.job))
-        items += [Marked(SOURCE, key(p), b"") for p in self._kept.trim(found.found)]
+        if self._marks is not None:
+            items += [Marked(SOURCE, path, b"") for path in self._kept.trim(found.found)]
 
     def _list_assigned(self) -> None:
         """What the scheduler named, in preference to what is found: a path is followed for one job only."""
@@ -345,7 +367,6 @@ class TailSource:
             return
         follower = Follower(self._files, path, tuple(self._kept.saved.get(path, ())), owner, self._patience)
         track = self._tracks[path] = Track(path, what, follower, self._now, owner, grown_us=self._now)
-        track.marks = {key(p): b"" for p in follower.positions}
         self._meter.follows(what.job, owner, 1)
         self._jobs.setdefault(what.job, set()).add(path)
         self._plan(track, self._now)
@@ -381,6 +402,7 @@ class TailSource:
         for path in sorted(self._jobs.get(job, ())):
             opened |= self._close(self._tracks[path], items)
             self._kept.close(path, job)
+            self._touch(path)
         self._over.pop(job, None)
         self._kept.shelve(job, self._unassign(job))
         if opened:

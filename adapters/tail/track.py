@@ -1,7 +1,6 @@
-"""One followed path of a source: what its follower tells becomes items of the port, and how far it got becomes marks.
+"""One followed path of a source: what its follower tells becomes items of the port.
 
-In: what a poll of the follower gave. Out: items. Always holds: a generation's stream number is used once; a mark is told whenever a position
-has changed, after the items it belongs to; a generation that has ended is forgotten with an empty mark.
+In: what a poll of the follower gave. Out: items. Always holds: a generation's stream number is used once; what was odd is said when it closes.
 """
 
 from __future__ import annotations
@@ -13,13 +12,11 @@ from dataclasses import dataclass, field
 from defib.adapters.show import printable
 from defib.adapters.tail.body import Begin, End, Told, Trouble
 from defib.adapters.tail.follower import Follower
-from defib.adapters.tail.position import key, mark
 from defib.adapters.tail.reading import Bytes, Gap, Hole
-from defib.engine.ports import Closed, Data, Looked, Marked, Opened, Skipped, SourceItem
+from defib.engine.ports import Closed, Data, Looked, Opened, Skipped, SourceItem
 from defib.engine.words import StreamFacts, StreamId
 
 NOTES_MAX = 20
-SOURCE = "tail"
 
 
 @dataclass(slots=True)
@@ -40,7 +37,6 @@ class Track:
     limit: str = ""
     numbers: dict[int, int] = field(default_factory=dict)
     notes: dict[int, list[str]] = field(default_factory=dict)
-    marks: dict[bytes, bytes] = field(default_factory=dict)
 
     def take(self, told: Told, items: list[SourceItem], new: Callable[[], int]) -> None:
         """One thing the follower told. new: gives a stream number."""
@@ -67,13 +63,6 @@ class Track:
                 )
                 items.append(Closed(number, text or None))
                 del self.numbers[generation]
-
-    def mark(self, items: list[SourceItem]) -> None:
-        """Tell the positions that are others than those told before."""
-        now = {key(p): mark(p) for p in self.follower.positions}
-        items += [Marked(SOURCE, k, m) for k, m in now.items() if self.marks.get(k) != m]
-        items += [Marked(SOURCE, k, b"") for k in self.marks if k not in now]
-        self.marks = now
 
     def withhold(self, why: str, items: list[SourceItem]) -> None:
         """A limit keeps it from being read: told of its newest stream, once."""

@@ -36,7 +36,7 @@ class Site:
         for point in self.points:
             point.mkdir(exist_ok=True)
         self.items: list[SourceItem] = []
-        self.kept: dict[bytes, Marked] = {}
+        self.kept: dict[bytes, bytes] = {}
         self.source: Mounts | None = None
         self.waits: list[float] = []
 
@@ -47,10 +47,8 @@ class Site:
 
     def open(self, *watches: str, roots: tuple[str, ...] = (), silent_s: float = 1.0, **more: Any) -> Mounts:
         named = [os.fsencode(self.home / w) for w in watches]
-        self.source = Mounts(
-            named, SystemClock(), [os.fsencode(self.home / r) for r in roots], read_table=self.table, **more
-        )
-        self.source.begin(Setup(PATHS, None, looking(SECOND // 5), silent_us=int(silent_s * SECOND)))
+        self.source = Mounts(named, SystemClock(), [os.fsencode(self.home / r) for r in roots], read_table=self.table)
+        self.source.begin(Setup(PATHS, None, looking(SECOND // 5), silent_us=int(silent_s * SECOND)), **more)
         return self.source
 
     def poll(self) -> list[SourceItem]:
@@ -64,7 +62,7 @@ class Site:
         self.items += items
         for item in items:
             if isinstance(item, Marked):
-                self.kept[item.key] = item
+                self.kept[item.key] = item.mark
         return items
 
     def until(self, holds: Callable[[], object]) -> None:

@@ -114,14 +114,16 @@ def test_what_is_closed_stays_closed_when_its_reader_begins_anew(site: Site) -> 
 def test_another_run_goes_on_from_the_marks(site: Site) -> None:
     site.write("net/slurm-2.out", b"one\ntwo")
     site.write("disk/slurm-1.out", b"one\n")
-    site.open(".").over(job("1"))
+    site.open(".")
     site.until(lambda: site.streams == {("net/slurm-2.out", 0): b"one\ntwo", ("disk/slurm-1.out", 0): b"one\n"})
+    assert site.source is not None
+    site.source.over(job("1"))
+    site.until(lambda: site.closed_jobs)
     assert site.source is not None
     site.source.close()
     site.items.clear()
     site.write("net/slurm-2.out", b" and\n")
-    path = str(site.home / "disk" / "slurm-1.out")
-    site.open(".", marks=list(site.kept.values()), closed=[(path, job("1"))])
+    site.open(".", marks=site.kept)
     site.until(lambda: site.of(Data))
     assert [d.data for d in site.of(Data)] == [b"two and\n"]
     assert [o.offset for o in site.of(Opened)] == [4]
