@@ -16,12 +16,15 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from defib.adapters import rulefiles, sqlwire
 from defib.adapters.board import Board
+from defib.adapters.cluster import Cluster, places
+from defib.adapters.config.load import Config
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
@@ -31,13 +34,20 @@ from defib.adapters.journal.segments import DamageError, identity_of
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
+from defib.adapters.mounts.source import Mounts
+from defib.adapters.service import Parts, Service
+from defib.adapters.slurm.calls import Commands
+from defib.adapters.slurm.reader import Scheduler
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
+from defib.adapters.tail.source import TailSource
 from defib.adapters.wire import Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
 from defib.engine.core import Effect, Event, JobJudged, State
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
 from defib.engine.ports import Marked, Reached, Sink, Source
+from defib.engine.roster import Roster
+from defib.engine.rulebook import Rulebook
 from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
@@ -164,11 +174,14 @@ class Station:
         """The marks a source left behind, by key."""
         return self.keeper.resumed.kept(source)
 
-    def run(self, source: Source) -> None:
-        """Until the source is done or the hooks ask to end. Raises StoreError."""
+    def drive(self) -> Drive:
+        """The loop that `run` turns."""
         k = self.keeper
-        drive = Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
-        drive.run(_Lasting(source, k.hooks.asked))
+        return Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
+
+    def run(self, source: Source, drive: Drive | None = None) -> None:
+        """Until the source is done or the hooks ask to end. Raises StoreError."""
+        (drive or self.drive()).run(_Lasting(source, self.keeper.hooks.asked))
 
     def close(self) -> None:
         """End in order: the history is brought up to date, a snapshot is left. Raises StoreError."""
@@ -314,16 +327,76 @@ def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt
 
 @dataclass(slots=True)
 class _Hooks:
-    """Of the command line: signals end it, alarms go where `say` puts them."""
+    """Of the command line: signals end it, alarms go where `say` puts them. beat: called while the loop waits for room on the disk."""
 
     interrupt: Interrupt
     say: Callable[[str], None]
+    beat: Callable[[], None]
 
     def asked(self) -> bool:
+        self.beat()
         return self.interrupt.asked is not None
 
     def alarm(self, text: str) -> None:
         self.say(text)
+
+
+@contextlib.contextmanager
+def _hang_up(service: Service | None) -> Iterator[None]:
+    """SIGHUP to a service with a file: load the rules anew. Without one a terminal has gone, which ends us as ever."""
+    if service is None or service.config.path is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, lambda *_: service.ask_reload())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def _nothing() -> None:
+    """Nobody is to be told that we are alive."""
+
+
+def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Keeper, folder: str) -> None:
+    """Put a service around a watch that remembers."""
+    assert isinstance(source, Mounts), "a service has the machine's clock"
+    config = service.config
+
+    def took_over(book: Rulebook) -> None:
+        k.store.renew(book)
+        k.snapshot()
+
+    parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)
+    parts.status["journal"] = lambda: {"sequence": k.journal.seq, "bytes": k.journal.size}
+    service.registry.gauge("defib_journal_sequence", "Records in the journal.", lambda: float(k.journal.seq))
+    service.registry.gauge("defib_journal_bytes", "Size of the journal.", lambda: float(k.journal.size))
+    if config("slurm", "enabled"):
+        parts.scheduler = cluster_of(config, source, service)
+    service.begin(parts)
+
+
+def cluster_of(config: Config, source: Mounts, service: Service) -> Cluster:
+    """The scheduler as it is configured."""
+    commands = Commands(
+        config("slurm", "prefix"), config("slurm", "shell"), config("slurm", "bin_dir"), config("slurm", "conf")
+    )
+    scheduler = Scheduler(commands, config("watch", "cluster"), config("slurm", "interval"))
+    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")))
+    made = Cluster(
+        scheduler,
+        roster,
+        source,
+        frozenset(config("slurm", "users")),
+        frozenset(config("slurm", "partitions")),
+        lambda event, fields: service.log.warning(event, **fields),
+    )
+    service.registry.counter("defib_scheduler_reads_total", "Questions to the scheduler.", lambda: float(made.reads))
+    service.registry.counter(
+        "defib_scheduler_failures_total", "Of them, those that failed.", lambda: float(made.failures)
+    )
+    service.registry.gauge("defib_scheduler_jobs", "Jobs the scheduler knows.", lambda: float(made.jobs))
+    return made
 
 
 def watch(
@@ -333,16 +406,19 @@ def watch(
     say: Callable[[str], None],
     keeping: Keeping | None = None,
     clock: Clock | None = None,
+    service: Service | None = None,
 ) -> Watched:
     """Follow logs with a memory until Ctrl-C or SIGTERM (running jobs stay open) or idleness (they are judged). Raises RuleError, StoreError."""
     from defib.adapters.tail.position import SOURCE
     from defib.adapters.tail.session import Session
 
-    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
+    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt, _hang_up(service):
         outcome, fan, tail = Watched(), Fan([], ears.judged), Tail(options, clock)
         try:
             loaded = rulefiles.load(options.rules)
-            station = open_station(folder, loaded, fan, _Hooks(interrupt, say), clock, keeping)
+            station = open_station(
+                folder, loaded, fan, _Hooks(interrupt, say, service.alive if service else _nothing), clock, keeping
+            )
         except BaseException:
             tail.close()
             raise
@@ -361,11 +437,18 @@ def watch(
 
             session = Session(source, lambda: False, between, options.idle_us)
             try:
-                station.run(session)
+                if service is None:
+                    station.run(session)
+                else:
+                    drive = station.drive()
+                    serve(service, source, drive, k, folder)
+                    station.run(service.around(session), drive)
             finally:
                 session.close()
         finally:
             tail.close()
+            if service is not None:
+                service.close()
             station.close()
         outcome.signal = interrupt.asked
     return outcome

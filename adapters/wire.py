@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from defib.adapters.mounts.source import Mounts
     from defib.adapters.tail.clock import Clock
     from defib.adapters.tail.files import SystemFiles
+    from defib.adapters.tail.limits import Limits
     from defib.adapters.tail.source import TailSource
     from defib.engine.core import HealthChanged, State
     from defib.engine.rulebook import Rulebook
@@ -170,6 +171,9 @@ class WatchOptions:
     cluster: str | None = None
     every_us: int = 10_000_000
     idle_us: int | None = None
+    roots: tuple[str, ...] = ()  # beneath which a scheduler may name logs
+    silent_us: int = 20_000_000  # a mount that has not answered for so long has hung
+    limits: Limits | None = None
 
 
 @dataclass(slots=True)
@@ -227,7 +231,9 @@ class Tail:
         from defib.adapters.tail.clock import SystemClock
 
         self._options, self._clock = options, clock
-        self._mounts = Mounts(map(absolute, options.paths), SystemClock()) if clock is None else None
+        self._mounts: Mounts | None = None
+        if clock is None:
+            self._mounts = Mounts(map(absolute, options.paths), SystemClock(), map(os.fsencode, options.roots))
         self._files: SystemFiles | None = None
 
     def begin(
@@ -239,8 +245,11 @@ class Tail:
         pace = looking(self._options.every_us)
         if self._mounts is not None:
             from defib.adapters.mounts.router import Setup
+            from defib.adapters.tail.limits import Limits
 
-            self._mounts.begin(Setup(book.paths, self._options.cluster, pace), kept, clock)
+            limits = self._options.limits or Limits()
+            setup = Setup(book.paths, self._options.cluster, pace, limits, self._options.silent_us)
+            self._mounts.begin(setup, kept, clock)
             return self._mounts
         from defib.adapters.tail.files import SystemFiles
         from defib.adapters.tail.roots import rooted

@@ -98,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     _listings(commands)
     _slurm(commands)
     _rules(commands)
+    _service(commands)
     return parser
 
 
@@ -205,11 +206,16 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
         description=WATCH,
         epilog=WATCH_END,
     )
-    p.add_argument("paths", nargs="+", metavar="PATH")
+    p.add_argument("paths", nargs="*", metavar="PATH")
+    p.add_argument(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings of a service (see 'defib config example'); options win over it",
+    )
     p.add_argument(
         "--every",
         type=_duration,
-        default=10_000_000,
         metavar="TIME",
         help="how often logs that grow are looked at (10s; 1m, 500ms); those quiet for ten minutes every 30s at most",
     )
@@ -227,7 +233,6 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
     p.add_argument(
         "--keep",
         type=_volume,
-        default=20 * 1024**3,
         metavar="SIZE",
         help="of the journal, beyond which segments of closed jobs are deleted (20G)",
     )
@@ -332,6 +337,30 @@ def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
     p.add_argument("--deadline", type=_duration, default=30_000_000, metavar="TIME", help="for each command (30s)")
     p.add_argument("--json", action="store_true", help="one JSON document")
     p.set_defaults(run="slurm:look")
+
+
+def _service(commands) -> None:  # type: ignore[no-untyped-def]
+    s = commands.add_parser(
+        "status",
+        help="how a watch with a state folder is: logs, what is blind and why, rates, memory",
+        description="Ask the watch that holds a state folder how it is. Exit code 3 when none answers.",
+    )
+    s.add_argument("--state", metavar="DIR", help="its state folder (default: $DEFIB_STATE or /var/lib/defib)")
+    s.add_argument("--json", action="store_true", help="one JSON document")
+    s.set_defaults(run="status:status")
+    c = commands.add_parser("config", help="check, show and begin the configuration of a service")
+    verbs = c.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name, about in (
+        ("check", "every fault of a configuration, with its line and mend"),
+        ("show", "every key, what it is and who said so"),
+    ):
+        v = verbs.add_parser(name, help=about)
+        v.add_argument("file", nargs="?", type=Path, metavar="FILE", help="(default: /etc/defib/defib.toml)")
+        v.set_defaults(run=f"config:{name}")
+        if name == "show":
+            v.add_argument("--json", action="store_true", help="one JSON document")
+    verbs.add_parser("example", help="a commented file with every key").set_defaults(run="config:show_example")
+    verbs.add_parser("unit", help="a hardened service for systemd").set_defaults(run="config:unit")
 
 
 def _rules(commands) -> None:  # type: ignore[no-untyped-def]

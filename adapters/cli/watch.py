@@ -15,6 +15,7 @@ from defib.adapters import wire
 from defib.adapters.cli.tables import as_json, write_jsonl
 from defib.adapters.rows import attempt_object, health_object
 from defib.adapters.show import printable, safe
+from defib.engine.errors import ConfigError, Problem
 from defib.engine.words import HEALTH
 
 if TYPE_CHECKING:
@@ -27,18 +28,18 @@ UNREAD_MAX = 5
 
 def watch(args: Any) -> int:
     """`defib watch`: follow logs until told to stop."""
+    from defib.adapters.cli import serve
+
     told = Teller(jsonl=args.jsonl)
-    options = wire.WatchOptions(args.paths, args.rules, args.cluster, args.every, args.once_idle)
     ears = wire.Ears(told.changed, told.judged, told.polled)
-    if args.state is None:
+    if args.state is None and args.config is None:
+        every = 10_000_000 if args.every is None else args.every
+        options = wire.WatchOptions(args.paths, args.rules, args.cluster, every, args.once_idle)
+        if not args.paths:
+            raise ConfigError([Problem("watch", 1, 1, "nothing to follow", "name files, folders or globs")])
         outcome = wire.watch(options, ears)
     else:
-        from defib.adapters import daemon
-        from defib.adapters.sqlserver import Limits
-
-        os.umask(0o077)  # what logs say is nobody else's business
-        keeping = daemon.Keeping(most_bytes=args.keep, limits=Limits(group=args.sql_group))
-        outcome = daemon.watch(options, args.state, ears, alarm, keeping)
+        outcome = serve.watch(args, ears, alarm)
     print(summary(outcome), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
 
