@@ -16,15 +16,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from defib.adapters import rulefiles, sqlwire
+from defib.adapters.attach import hang_up, serve
 from defib.adapters.board import Board
-from defib.adapters.cluster import Cluster, places
-from defib.adapters.config.load import Config
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
@@ -34,20 +32,14 @@ from defib.adapters.journal.segments import DamageError, identity_of
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
-from defib.adapters.mounts.source import Mounts
-from defib.adapters.service import Parts, Service
-from defib.adapters.slurm.calls import Commands
-from defib.adapters.slurm.reader import Scheduler
+from defib.adapters.service import Service
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
-from defib.adapters.tail.source import TailSource
 from defib.adapters.wire import Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
 from defib.engine.core import Effect, Event, JobJudged, State
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
 from defib.engine.ports import Marked, Reached, Sink, Source
-from defib.engine.roster import Roster
-from defib.engine.rulebook import Rulebook
 from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
@@ -341,62 +333,8 @@ class _Hooks:
         self.say(text)
 
 
-@contextlib.contextmanager
-def _hang_up(service: Service | None) -> Iterator[None]:
-    """SIGHUP to a service with a file: load the rules anew. Without one a terminal has gone, which ends us as ever."""
-    if service is None or service.config.path is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGHUP, lambda *_: service.ask_reload())
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGHUP, before)
-
-
 def _nothing() -> None:
     """Nobody is to be told that we are alive."""
-
-
-def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Keeper, folder: str) -> None:
-    """Put a service around a watch that remembers."""
-    assert isinstance(source, Mounts), "a service has the machine's clock"
-    config = service.config
-
-    def took_over(book: Rulebook) -> None:
-        k.store.renew(book)
-        k.snapshot()
-
-    parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)
-    parts.status["journal"] = lambda: {"sequence": k.journal.seq, "bytes": k.journal.size}
-    service.registry.gauge("defib_journal_sequence", "Records in the journal.", lambda: float(k.journal.seq))
-    service.registry.gauge("defib_journal_bytes", "Size of the journal.", lambda: float(k.journal.size))
-    if config("slurm", "enabled"):
-        parts.scheduler = cluster_of(config, source, service)
-    service.begin(parts)
-
-
-def cluster_of(config: Config, source: Mounts, service: Service) -> Cluster:
-    """The scheduler as it is configured."""
-    commands = Commands(
-        config("slurm", "prefix"), config("slurm", "shell"), config("slurm", "bin_dir"), config("slurm", "conf")
-    )
-    scheduler = Scheduler(commands, config("watch", "cluster"), config("slurm", "interval"))
-    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")))
-    made = Cluster(
-        scheduler,
-        roster,
-        source,
-        frozenset(config("slurm", "users")),
-        frozenset(config("slurm", "partitions")),
-        lambda event, fields: service.log.warning(event, **fields),
-    )
-    service.registry.counter("defib_scheduler_reads_total", "Questions to the scheduler.", lambda: float(made.reads))
-    service.registry.counter(
-        "defib_scheduler_failures_total", "Of them, those that failed.", lambda: float(made.failures)
-    )
-    service.registry.gauge("defib_scheduler_jobs", "Jobs the scheduler knows.", lambda: float(made.jobs))
-    return made
 
 
 def watch(
@@ -412,7 +350,7 @@ def watch(
     from defib.adapters.tail.position import SOURCE
     from defib.adapters.tail.session import Session
 
-    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt, _hang_up(service):
+    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt, hang_up(service):
         outcome, fan, tail = Watched(), Fan([], ears.judged), Tail(options, clock)
         try:
             loaded = rulefiles.load(options.rules)
