@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from defib.adapters import rulefiles, sqlwire
+from defib.adapters.attach import hang_up, serve
 from defib.adapters.board import Board
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
@@ -31,6 +32,7 @@ from defib.adapters.journal.segments import DamageError, identity_of
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
+from defib.adapters.service import Service
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
 from defib.adapters.wire import Ears, Fan, Healths, Interrupt, Tail, Watched, WatchOptions
@@ -164,11 +166,14 @@ class Station:
         """The marks a source left behind, by key."""
         return self.keeper.resumed.kept(source)
 
-    def run(self, source: Source) -> None:
-        """Until the source is done or the hooks ask to end. Raises StoreError."""
+    def drive(self) -> Drive:
+        """The loop that `run` turns."""
         k = self.keeper
-        drive = Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
-        drive.run(_Lasting(source, k.hooks.asked))
+        return Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
+
+    def run(self, source: Source, drive: Drive | None = None) -> None:
+        """Until the source is done or the hooks ask to end. Raises StoreError."""
+        (drive or self.drive()).run(_Lasting(source, self.keeper.hooks.asked))
 
     def close(self) -> None:
         """End in order: the history is brought up to date, a snapshot is left. Raises StoreError."""
@@ -314,16 +319,22 @@ def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt
 
 @dataclass(slots=True)
 class _Hooks:
-    """Of the command line: signals end it, alarms go where `say` puts them."""
+    """Of the command line: signals end it, alarms go where `say` puts them. beat: called while the loop waits for room on the disk."""
 
     interrupt: Interrupt
     say: Callable[[str], None]
+    beat: Callable[[], None]
 
     def asked(self) -> bool:
+        self.beat()
         return self.interrupt.asked is not None
 
     def alarm(self, text: str) -> None:
         self.say(text)
+
+
+def _nothing() -> None:
+    """Nobody is to be told that we are alive."""
 
 
 def watch(
@@ -333,16 +344,19 @@ def watch(
     say: Callable[[str], None],
     keeping: Keeping | None = None,
     clock: Clock | None = None,
+    service: Service | None = None,
 ) -> Watched:
     """Follow logs with a memory until Ctrl-C or SIGTERM (running jobs stay open) or idleness (they are judged). Raises RuleError, StoreError."""
     from defib.adapters.tail.position import SOURCE
     from defib.adapters.tail.session import Session
 
-    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt:
+    with Interrupt(signal.SIGINT, signal.SIGTERM) as interrupt, hang_up(service):
         outcome, fan, tail = Watched(), Fan([], ears.judged), Tail(options, clock)
         try:
             loaded = rulefiles.load(options.rules)
-            station = open_station(folder, loaded, fan, _Hooks(interrupt, say), clock, keeping)
+            station = open_station(
+                folder, loaded, fan, _Hooks(interrupt, say, service.alive if service else _nothing), clock, keeping
+            )
         except BaseException:
             tail.close()
             raise
@@ -352,8 +366,7 @@ def watch(
             healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
             outcome.healths.update({job: w.health for job, w in state.live.watches.items()})
             fan.sinks.append(healths)
-            logged = {s.facts.job for s in state.streams.values() if s.end is None}
-            source = tail.begin(loaded.book, station.kept(SOURCE), k.clock, logged, say)
+            source = tail.begin(loaded.book, station.kept(SOURCE), k.clock)
             outcome.unread = source.unread
 
             def between() -> None:
@@ -362,11 +375,18 @@ def watch(
 
             session = Session(source, lambda: False, between, options.idle_us)
             try:
-                station.run(session)
+                if service is None:
+                    station.run(session)
+                else:
+                    drive = station.drive()
+                    serve(service, source, drive, k, folder)
+                    station.run(service.around(session), drive)
             finally:
                 session.close()
         finally:
             tail.close()
+            if service is not None:
+                service.close()
             station.close()
         outcome.signal = interrupt.asked
     return outcome

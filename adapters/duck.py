@@ -122,6 +122,15 @@ class DuckStore:
             now["journal"] = self._journal
         for key, value in now.items():
             self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
+        self._tell_rules()
+
+    def renew(self, book: Rulebook) -> None:
+        """Other rules from now on; their classes and policies are told."""
+        self._book = book
+        self.con.execute("INSERT OR REPLACE INTO meta VALUES ('rules', ?)", [book.hash])
+        self._tell_rules()
+
+    def _tell_rules(self) -> None:
         for table, told in (("classes", rows.class_rows(self._book)), ("policy", rows.policy_rows(self._book))):
             self.con.execute(f"DELETE FROM {table}")  # noqa: S608 - constant names
             self._rows(table, told)

@@ -6,7 +6,7 @@ import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from defib.adapters import rulefiles
 from defib.engine.identity import Known
 
 if TYPE_CHECKING:
-    from defib.adapters.fleet import Fleet
     from defib.adapters.logfiles import Unread
     from defib.adapters.mounts.source import Mounts
     from defib.adapters.tail.clock import Clock
     from defib.adapters.tail.files import SystemFiles
+    from defib.adapters.tail.limits import Limits
     from defib.adapters.tail.source import TailSource
     from defib.engine.core import HealthChanged, State
     from defib.engine.rulebook import Rulebook
@@ -163,31 +163,17 @@ def replay(
 
 
 @dataclass(frozen=True, slots=True)
-class SlurmOptions:
-    """How a scheduler is asked. prefix: words before every command; shell: they pass through one; folder: of its tools; conf: its slurm.conf.
-    templates: files of steps; roots: folders beneath which logs may lie."""
-
-    prefix: tuple[str, ...] = ()
-    shell: bool = False
-    folder: str | None = None
-    conf: str | None = None
-    interval_us: int = 10_000_000
-    deadline_us: int = 30_000_000
-    templates: tuple[str, ...] = ()
-    roots: tuple[str, ...] = ("/",)
-
-
-@dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """What a watch is asked to do. every_us: between two looks at a log that grows; idle_us: end when nothing was written for so long;
-    slurm: follow the logs of what runs there too."""
+    """What a watch is asked to do. every_us: between two looks at a log that grows; idle_us: end when nothing was written for so long."""
 
     paths: list[str]
     rules: list[Path] = field(default_factory=list)
     cluster: str | None = None
     every_us: int = 10_000_000
     idle_us: int | None = None
-    slurm: SlurmOptions | None = None
+    roots: tuple[str, ...] = ()  # beneath which a scheduler may name logs
+    silent_us: int = 20_000_000  # a mount that has not answered for so long has hung
+    limits: Limits | None = None
 
 
 @dataclass(slots=True)
@@ -245,33 +231,25 @@ class Tail:
         from defib.adapters.tail.clock import SystemClock
 
         self._options, self._clock = options, clock
-        roots = map(absolute, options.slurm.roots if options.slurm else ())
-        self._mounts = Mounts(map(absolute, options.paths), SystemClock(), roots) if clock is None else None
+        self._mounts: Mounts | None = None
+        if clock is None:
+            self._mounts = Mounts(map(absolute, options.paths), SystemClock(), map(os.fsencode, options.roots))
         self._files: SystemFiles | None = None
 
     def begin(
-        self,
-        book: Rulebook,
-        kept: Mapping[bytes, bytes] | None = None,
-        clock: Clock | None = None,
-        logged: Iterable[JobKey] = (),
-        say: Callable[[str], None] = lambda text: None,
-    ) -> Mounts | TailSource | Fleet:
-        """The source. kept: marks of an earlier run, by path (None: nobody keeps any); clock: one that goes on where that run's stood; logged:
-        jobs with open logs then; say: hears what a person should know."""
-        logs = self._logs(book, kept, clock)
-        return logs if self._options.slurm is None else fleet(self._options, logs, logged, say)
-
-    def _logs(
         self, book: Rulebook, kept: Mapping[bytes, bytes] | None = None, clock: Clock | None = None
     ) -> Mounts | TailSource:
+        """The source. kept: marks of an earlier run, by path (None: nobody keeps any); clock: one that goes on where that run's stood."""
         from defib.adapters.tail.pace import looking
 
         pace = looking(self._options.every_us)
         if self._mounts is not None:
             from defib.adapters.mounts.router import Setup
+            from defib.adapters.tail.limits import Limits
 
-            self._mounts.begin(Setup(book.paths, self._options.cluster, pace), kept, clock)
+            limits = self._options.limits or Limits()
+            setup = Setup(book.paths, self._options.cluster, pace, limits, self._options.silent_us)
+            self._mounts.begin(setup, kept, clock)
             return self._mounts
         from defib.adapters.tail.files import SystemFiles
         from defib.adapters.tail.roots import rooted
@@ -290,34 +268,13 @@ class Tail:
             self._files.shut()
 
 
-def fleet(
-    options: WatchOptions, logs: Mounts | TailSource, logged: Iterable[JobKey], say: Callable[[str], None]
-) -> Fleet:
-    """The logs of what a scheduler runs, beside those that were named."""
-    from defib.adapters.fleet import Fleet
-    from defib.adapters.slurm.calls import Commands
-    from defib.adapters.slurm.paths import places
-    from defib.adapters.slurm.reader import Scheduler
-    from defib.engine.roster import Roster
-
-    asked = options.slurm
-    assert asked is not None
-    commands = Commands(asked.prefix, asked.shell, asked.folder, asked.conf)
-    scheduler = Scheduler(commands, options.cluster, asked.interval_us, asked.deadline_us / 1e6)
-    roots = tuple(map(absolute, asked.roots))
-    return Fleet(logs, scheduler, Roster(places(asked.templates, roots)), say, logged=logged)
-
-
 def absolute(path: str) -> bytes:
     """A path as it is named, from the root on. Nothing is looked up."""
     return os.path.join(os.fsencode(os.getcwd()), os.fsencode(path))
 
 
-def watch(
-    options: WatchOptions, ears: Ears, clock: Clock | None = None, say: Callable[[str], None] = lambda text: None
-) -> Watched:
-    """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads: no command but a scheduler's question is run, nothing is written. say: hears
-    what a person should know. Raises RuleError."""
+def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watched:
+    """Follow logs until Ctrl-C, SIGTERM or idleness. It only reads files: no command is run, nothing is written. Raises RuleError."""
     from defib.adapters.tail.session import Session
     from defib.engine.core import State
     from defib.engine.drive import Drive
@@ -327,7 +284,7 @@ def watch(
         tail = Tail(options, clock)
         try:
             loaded = rulefiles.load(options.rules)
-            source = tail.begin(loaded.book, say=say)
+            source = tail.begin(loaded.book)
         except BaseException:
             tail.close()
             raise

@@ -22,7 +22,7 @@ from defib.engine.core import (
     advance,
     check,
 )  # fmt: skip
-from defib.engine.observe import NOTHING, Observer
+from defib.engine.observe import NOTHING, Observes
 from defib.engine.ports import (
     Closed,
     Data,
@@ -88,7 +88,7 @@ def _last_lines(raw: bytes) -> bytes:
 class Drive:
     """Holds the loop's own state; `run` until the source is done."""
 
-    observer: Observer
+    observer: Observes
     state: State
     sink: Sink
     batch_bytes: int = BATCH_BYTES

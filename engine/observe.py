@@ -7,6 +7,7 @@ cutting the same bytes differently yields the same rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -28,6 +29,14 @@ class Observation:
 
 
 NOTHING = Observation(SIGNALS.empty_table(), PROGRESS.empty_table())
+
+
+class Observes(Protocol):
+    """What reads batches."""
+
+    def observe(self, batch: Batch) -> Observation: ...
+
+    def forget(self, stream: int) -> None: ...
 
 
 class Observer:

@@ -167,6 +167,12 @@ class StreamFold:
     def now(self) -> Trace:
         return self.traces[-1]
 
+    def use(self, formats: dict[str, Format], detect: Detect) -> None:
+        """Other rules from now on. What was counted by formats they no longer have stays counted."""
+        kept = formats if self._formats.keys() <= formats.keys() else {**self._formats, **formats}
+        self._formats, self._detect = kept, detect
+        self._heads = {f.of for f in kept.values() if f.of is not None}
+
     def fold(self, signals: Sequence[Signal], progress: ProgressRows) -> None:
         """Signals and progress of the next stretch of the stream, each in offset order."""
         at = 0

@@ -98,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     _listings(commands)
     _slurm(commands)
     _rules(commands)
+    _service(commands)
     return parser
 
 
@@ -207,25 +208,29 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
     )
     p.add_argument("paths", nargs="*", metavar="PATH")
     p.add_argument(
-        "--slurm", action="store_true", help="follow the logs of every job Slurm runs, and hear what it says of them"
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="settings of a service (see 'defib config example'); options win over it",
     )
-    p.add_argument(
-        "--ask-every",
-        type=_duration,
-        default=10_000_000,
-        metavar="TIME",
-        help="how often Slurm is asked, once for all jobs (10s)",
-    )
-    _asking(p)
     p.add_argument(
         "--every",
         type=_duration,
-        default=10_000_000,
         metavar="TIME",
         help="how often logs that grow are looked at (10s; 1m, 500ms); those quiet for ten minutes every 30s at most",
     )
     _extra_rules(p)
     p.add_argument("--cluster", help="name of the cluster the logs come from")
+    p.add_argument(
+        "--slurm",
+        action="store_true",
+        default=None,
+        help="ask Slurm which jobs run and follow their logs; needs --state and --root",
+    )
+    p.add_argument(
+        "--ask-every", type=_duration, metavar="TIME", help="how often Slurm is asked, once for all jobs (10s)"
+    )
+    _asking(p)
     p.add_argument(
         "--jsonl", action="store_true", help="one JSON object per change, and per attempt when the watch ends"
     )
@@ -238,7 +243,6 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
     p.add_argument(
         "--keep",
         type=_volume,
-        default=20 * 1024**3,
         metavar="SIZE",
         help="of the journal, beyond which segments of closed jobs are deleted (20G)",
     )
@@ -309,23 +313,6 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
     s.set_defaults(run="query:sql")
 
 
-def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
-    s = commands.add_parser("slurm", help="what the scheduler says, and whether it can be read from here")
-    verbs = s.add_subparsers(title="verbs", metavar="VERB", required=True)
-    p = verbs.add_parser(
-        "look",
-        help="read the scheduler once: jobs, where they write their logs, troubles",
-        description="Read Slurm once, the way the daemon does: which form of its answers works, its jobs, where each writes, what is odd. It "
-        "only reads. Exit code 3 when the scheduler could not be read.",
-        epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
-        formatter_class=RAW,
-    )
-    _asking(p)
-    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
-    p.add_argument("--json", action="store_true", help="one JSON document")
-    p.set_defaults(run="slurm:look")
-
-
 def _asking(p) -> None:  # type: ignore[no-untyped-def]
     """How a scheduler is asked."""
     p.add_argument(
@@ -347,7 +334,48 @@ def _asking(p) -> None:  # type: ignore[no-untyped-def]
         metavar="PATH",
         help="files of steps, e.g. '{work_dir}/logs/{job_id}/rank_*.log' (repeatable)",
     )
+
+
+def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
+    s = commands.add_parser("slurm", help="what the scheduler says, and whether it can be read from here")
+    verbs = s.add_subparsers(title="verbs", metavar="VERB", required=True)
+    p = verbs.add_parser(
+        "look",
+        help="read the scheduler once: jobs, where they write their logs, troubles",
+        description="Read Slurm once, the way the daemon does: which form of its answers works, its jobs, where each writes, what is odd. It "
+        "only reads. Exit code 3 when the scheduler could not be read.",
+        epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
+        formatter_class=RAW,
+    )
+    _asking(p)
+    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
     p.add_argument("--deadline", type=_duration, default=30_000_000, metavar="TIME", help="for each command (30s)")
+    p.add_argument("--json", action="store_true", help="one JSON document")
+    p.set_defaults(run="slurm:look")
+
+
+def _service(commands) -> None:  # type: ignore[no-untyped-def]
+    s = commands.add_parser(
+        "status",
+        help="how a watch with a state folder is: logs, what is blind and why, rates, memory",
+        description="Ask the watch that holds a state folder how it is. Exit code 3 when none answers.",
+    )
+    s.add_argument("--state", metavar="DIR", help="its state folder (default: $DEFIB_STATE or /var/lib/defib)")
+    s.add_argument("--json", action="store_true", help="one JSON document")
+    s.set_defaults(run="status:status")
+    c = commands.add_parser("config", help="check, show and begin the configuration of a service")
+    verbs = c.add_subparsers(title="verbs", metavar="VERB", required=True)
+    for name, about in (
+        ("check", "every fault of a configuration, with its line and mend"),
+        ("show", "every key, what it is and who said so"),
+    ):
+        v = verbs.add_parser(name, help=about)
+        v.add_argument("file", nargs="?", type=Path, metavar="FILE", help="(default: /etc/defib/defib.toml)")
+        v.set_defaults(run=f"config:{name}")
+        if name == "show":
+            v.add_argument("--json", action="store_true", help="one JSON document")
+    verbs.add_parser("example", help="a commented file with every key").set_defaults(run="config:show_example")
+    verbs.add_parser("unit", help="a hardened service for systemd").set_defaults(run="config:unit")
 
 
 def _rules(commands) -> None:  # type: ignore[no-untyped-def]

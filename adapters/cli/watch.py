@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shlex
 import signal
 import sys
 import time
@@ -16,7 +15,8 @@ from defib.adapters import wire
 from defib.adapters.cli.tables import as_json, write_jsonl
 from defib.adapters.rows import attempt_object, health_object
 from defib.adapters.show import printable, safe
-from defib.engine.words import HEALTH, SourceError
+from defib.engine.errors import ConfigError, Problem
+from defib.engine.words import HEALTH
 
 if TYPE_CHECKING:
     from defib.engine.core import HealthChanged
@@ -28,34 +28,20 @@ UNREAD_MAX = 5
 
 def watch(args: Any) -> int:
     """`defib watch`: follow logs until told to stop."""
-    told = Teller(jsonl=args.jsonl)
-    options = wire.WatchOptions(args.paths, args.rules, args.cluster, args.every, args.once_idle, slurm_of(args))
-    ears = wire.Ears(told.changed, told.judged, told.polled)
-    if args.state is None:
-        outcome = wire.watch(options, ears, say=alarm)
-    else:
-        from defib.adapters import daemon
-        from defib.adapters.sqlserver import Limits
+    from defib.adapters.cli import serve
 
-        os.umask(0o077)  # what logs say is nobody else's business
-        keeping = daemon.Keeping(most_bytes=args.keep, limits=Limits(group=args.sql_group))
-        outcome = daemon.watch(options, args.state, ears, alarm, keeping)
+    told = Teller(jsonl=args.jsonl)
+    ears = wire.Ears(told.changed, told.judged, told.polled)
+    if args.state is None and args.config is None and not args.slurm:
+        every = 10_000_000 if args.every is None else args.every
+        options = wire.WatchOptions(args.paths, args.rules, args.cluster, every, args.once_idle)
+        if not args.paths:
+            raise ConfigError([Problem("watch", 1, 1, "nothing to follow", "name files, folders or globs")])
+        outcome = wire.watch(options, ears)
+    else:
+        outcome = serve.watch(args, ears, alarm)
     print(summary(outcome), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
-
-
-def slurm_of(args: Any) -> wire.SlurmOptions | None:
-    """How the scheduler is asked, if it is to be. Raises SourceError."""
-    if not args.slurm:
-        if not args.paths:
-            raise SourceError("nothing to watch\n    mend: name logs or folders, or give --slurm")
-        return None
-    prefix = tuple(shlex.split(args.prefix or ""))
-    conf = args.conf and os.path.abspath(args.conf)
-    roots = tuple(os.path.abspath(r) for r in args.root) or ("/",)
-    return wire.SlurmOptions(
-        prefix, args.shell, args.bin_dir, conf, args.ask_every, args.deadline, tuple(args.template), roots
-    )
 
 
 def alarm(text: str) -> None:

@@ -110,6 +110,15 @@ class Mounts:
         """One per mount."""
         return list(self._router.readers.values())
 
+    def reads(self, job: JobKey) -> bool:
+        """Whether a log of the job is open."""
+        return self._streams.reads(job)
+
+    @property
+    def troubled(self) -> int:
+        """Streams nobody can vouch for."""
+        return sum(len(r.lane.open) if r.told else r.lane.troubled for r in self.readers())
+
     @property
     def unread(self) -> dict[bytes, str]:
         """What is not followed, and why."""

@@ -35,6 +35,10 @@ class Lane:
     open: dict[StreamId, Stream] = field(default_factory=dict)
     buried: set[JobKey] = field(default_factory=set)
 
+    @property
+    def troubled(self) -> int:
+        return sum(s.trouble is not None for s in self.open.values())
+
 
 @dataclass(slots=True)
 class Streams:
@@ -58,6 +62,9 @@ class Streams:
                 self._job_closed(job, out)
             case Marked():
                 out.append(item)
+
+    def reads(self, job: JobKey) -> bool:
+        return bool(self._jobs.get(job))
 
     def restarted(self, lane: Lane) -> None:
         """The reader will begin with numbers of its own again."""

@@ -17,25 +17,22 @@ One hung mount stops every log of this source: use one source per mount, in a pr
 from __future__ import annotations
 
 import errno
+import glob
 import heapq
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
-from defib.adapters.show import printable
-from defib.adapters.tail import places
 from defib.adapters.tail.body import Patience
 from defib.adapters.tail.clock import Clock
 from defib.adapters.tail.files import Files
+from defib.adapters.tail.finder import Finder
 from defib.adapters.tail.follower import Follower
-from defib.adapters.tail.kept import Assigned, Kept
+from defib.adapters.tail.kept import Assigned
 from defib.adapters.tail.limits import TOLD_AFTER_US, Limits, Meter, Unread
 from defib.adapters.tail.pace import Pace
-from defib.adapters.tail.places import WILD
-from defib.adapters.tail.position import SOURCE, Marks, Position, closed_job, from_mark
+from defib.adapters.tail.position import SOURCE, Marks, Position, Where, closed_job, from_mark, named
 from defib.adapters.tail.track import Track, Unfinished, unfinished
-from defib.engine.identity import Known, facts
+from defib.engine.identity import Known
 from defib.engine.ports import JobClosed, Marked, SourceItem, Ticked
 from defib.engine.rulebook import Template
 from defib.engine.words import JobKey, StreamFacts
@@ -62,27 +59,24 @@ class TailSource:
         hints: Callable[[], set[bytes]] = set,
         limits: Limits | None = None,
     ) -> None:
-        self.unread = Unread()  # paths that are not followed, and why
         self.behind = False  # there was more to read than one poll allows
-        self._watches, self._templates, self._files, self._clock = watches, templates, files, clock
-        self._known, self._pace, self._patience = known or Known(), pace or Pace(), patience
-        self._owner, self._hints = owner, hints
+        self._files, self._clock = files, clock
+        self._pace, self._patience, self._hints = pace or Pace(), patience, hints
+        self._finder = Finder(files, watches, templates, known or Known(), owner)
+        self._kept = self._finder.kept
+        self._kept.save(positions or [])
         self._tracks: dict[bytes, Track] = {}
         self._jobs: dict[JobKey, set[bytes]] = {}
         self._over: dict[JobKey, int] = {}
         self._quiet: set[JobKey] = set()  # said not to run
         self._heap: list[tuple[int, bytes]] = []
         self._recent: OrderedDict[bytes, None] = OrderedDict()
-        self._kept = Kept()
-        self._kept.save(positions or [])
         self._marks = None if kept is None else Marks()
         self._restore(kept or {})
-        self._assigned: dict[bytes, Assigned] = {}
         self._claimed: set[bytes] = set()  # paths that go over to another job
-        self._held: set[bytes] = set()  # of the unread, those that the next listing decides anew
         self._meter = Meter(limits or Limits())
         self._numbers, self._list_us, self._now = 0, 0, 0
-        self._listed = self._stopping = self._stopped = False
+        self._stopping = self._stopped = False
 
     def _restore(self, kept: Mapping[bytes, bytes]) -> None:
         closed = []
@@ -91,29 +85,31 @@ class TailSource:
             self._kept.saved[path] = list(positions)
             if over:
                 closed.append(path)
-        for path, what in zip(closed, self._facts(closed), strict=True):
+            elif (said := named(mark)) is not None:
+                self._finder.assigned[glob.escape(path)] = Assigned(*said)
+        for path, what in zip(closed, self._finder.facts(closed), strict=True):
             self._kept.close(path, closed_job(kept[path]) or what.job)
 
     # what the outside says
 
     def watch(self, place: bytes) -> None:
         """One more file, folder or glob."""
-        if place not in self._watches:
-            self._watches.append(place)
+        if place not in self._finder.watches:
+            self._finder.watches.append(place)
             self._list_us = 0
 
     def release(self, path: bytes) -> None:
         """Somebody else follows the path from now on."""
-        self._assigned.pop(path, None)
+        self._finder.assigned.pop(path, None)
         if path in self._tracks:
             self._claimed.add(path)
 
     def assign(self, path: bytes, what: StreamFacts, owner: int | None = None) -> None:
         """The scheduler names a log of a job, there or not, or a glob of logs (a name that holds wildcards is given escaped). owner: the
         user id they must belong to. A path that another known job still writes to is followed for this one once that is closed."""
-        if self._assigned.get(path) == Assigned(what, owner):
+        if self._finder.assigned.get(path) == Assigned(what, owner):
             return
-        self._assigned[path] = Assigned(what, owner)
+        self._finder.assigned[path] = Assigned(what, owner)
         self._list_us = 0
         if self._kept.closed.get(path, what.job) != what.job:
             self._kept.release(path)  # a closed job has left it
@@ -128,13 +124,13 @@ class TailSource:
             return
         self._quiet.discard(job)
         self._over.pop(job, None)
-        if self._kept.reopen(job, self._assigned):
+        if self._kept.reopen(job, self._finder.assigned):
             self._list_us = 0
 
     def over(self, job: JobKey) -> None:
         """The scheduler says that the job has ended."""
         if job not in self._jobs:
-            self._unassign(job)
+            self._finder.unassign(job)
         elif job not in self._over:
             self._over[job] = self._clock.now_us()
             for path in self._jobs[job]:
@@ -151,6 +147,11 @@ class TailSource:
         self._stopped = True
 
     # what the outside may ask
+
+    @property
+    def unread(self) -> Unread:
+        """Paths that are not followed, and why."""
+        return self._finder.unread
 
     def positions(self) -> list[Position]:
         """Of every path ever followed, also of those that are gone: an offset is not forgotten."""
@@ -176,7 +177,7 @@ class TailSource:
     def poll(self) -> list[SourceItem] | None:
         if self._stopped:
             return None
-        if self._listed and not self.behind and not self._stopping:
+        if self._finder.listed and not self.behind and not self._stopping:
             self._rest()
         self._now = max(self._now, self._clock.now_us())
         items: list[SourceItem] = []
@@ -191,11 +192,13 @@ class TailSource:
         items.append(Ticked(self._now))
         return items
 
-    def _position(self, path: bytes) -> tuple[tuple[Position, ...], bool]:
-        """Where a path is, and whether its job is closed."""
+    def _position(self, path: bytes) -> Where:
+        """Where a path is, whether its job is closed, and as what the scheduler named it."""
         track = self._tracks.get(path)
         here = track.follower.positions if track is not None else ()
-        return here or tuple(self._kept.saved.get(path, ())), path in self._kept.closed
+        said = track.facts if track is not None and track.named else None
+        owner = track.owner if said is not None and track is not None else None
+        return here or tuple(self._kept.saved.get(path, ())), path in self._kept.closed, said, owner
 
     def _rest(self) -> None:
         due = min(self._heap[0][0] if self._heap else self._list_us, self._list_us)
@@ -307,66 +310,19 @@ class TailSource:
 
     def _list(self, items: list[SourceItem]) -> None:
         self._list_us = self._now + self._pace.list_us
-        for path in self._held:
-            self.unread.discard(path)
-        self._held.clear()
-        self._list_assigned()
-        found = self._look(self._watches)
-        skip = {*self._tracks, *self._kept.closed}
-        fresh = [p for p in found.named if p not in skip]
-        known = {b.ino for t in self._tracks.values() for b in t.follower.bodies} if found.found else set()
-        saved = self._kept.saved
-        for path, ino in found.found.items():
-            if path in skip or path in self.unread:
-                continue
-            if path not in saved and (ino in known or ino in self._kept.inodes):
-                continue  # the same file under another name
-            before = self._tracks if self._listed else saved
-            if path not in saved and (base := places.base_of(path, before)) is not None:
-                self.unread[path] = f"looks like an older part of {printable(os.fsdecode(os.path.basename(base)))}"
-            else:
-                fresh.append(path)
-        if not self._listed:
-            fresh += [p for p in saved if p not in found.found and p not in fresh and p not in skip]
-        self._listed = True
-        fresh = list(dict.fromkeys(fresh))
-        for path, what in zip(fresh, self._facts(fresh), strict=True):
-            self._follow(path, what, self._owner(what.job))
+        for path, what, owner in self._finder.find(self._tracks):
+            self._follow(path, what, owner)
+        gone, self._finder.gone = self._finder.gone, []
         if self._marks is not None:
-            items += [Marked(SOURCE, path, b"") for path in self._kept.trim(found.found)]
-
-    def _list_assigned(self) -> None:
-        """What the scheduler named, in preference to what is found: a path is followed for one job only."""
-        for path, assigned in self._assigned.items():
-            if not WILD.search(path):
-                if path not in self._tracks and path not in self._kept.closed:
-                    self._follow(path, assigned.facts, assigned.owner)
-                continue
-            found = self._look([path])
-            new = [p for p in found.found if p not in self._tracks and p not in self._kept.closed]
-            for one, what in zip(new, self._facts(new), strict=True):
-                if one not in self.unread:
-                    self._follow(
-                        one, replace(what, job=assigned.facts.job, job_name=assigned.facts.job_name), assigned.owner
-                    )
-
-    def _look(self, watches: list[bytes]) -> places.Places:
-        found = places.look(self._files, watches)
-        for folder, why in found.troubles.items():
-            self.unread[folder] = why
-            self._held.add(folder)
-        return found
-
-    def _facts(self, paths: list[bytes]) -> list[StreamFacts]:
-        return facts([printable(os.fsdecode(p)) for p in paths], self._templates, self._known)
+            items += [Marked(SOURCE, path, b"") for path in gone]
 
     def _follow(self, path: bytes, what: StreamFacts, owner: int | None) -> None:
         if (why := self._meter.full(what.job, owner)) is not None:
-            self.unread[path] = why
-            self._held.add(path)
+            self._finder.hold(path, why)
             return
         follower = Follower(self._files, path, tuple(self._kept.saved.get(path, ())), owner, self._patience)
-        track = self._tracks[path] = Track(path, what, follower, self._now, owner, grown_us=self._now)
+        named = bool(self._finder.assigned) and what.job != self._finder.facts([path])[0].job
+        track = self._tracks[path] = Track(path, what, follower, self._now, owner, grown_us=self._now, named=named)
         self._meter.follows(what.job, owner, 1)
         self._jobs.setdefault(what.job, set()).add(path)
         self._plan(track, self._now)
@@ -404,7 +360,7 @@ class TailSource:
             self._kept.close(path, job)
             self._touch(path)
         self._over.pop(job, None)
-        self._kept.shelve(job, self._unassign(job))
+        self._kept.shelve(job, self._finder.unassign(job))
         if opened:
             items.append(JobClosed(job))
 
@@ -424,9 +380,3 @@ class TailSource:
         if self._close(track, items) and job not in self._jobs:
             items.append(JobClosed(job))
         self._list_us = 0
-
-    def _unassign(self, job: JobKey) -> dict[bytes, Assigned]:
-        gone = {path: a for path, a in self._assigned.items() if a.facts.job == job}
-        for path in gone:
-            del self._assigned[path]
-        return gone

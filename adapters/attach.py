@@ -1,0 +1,78 @@
+"""A service put around a watch that remembers: the scheduler as it is configured, numbers of the journal, SIGHUP.
+
+In: settings, the parts of an open watch. Out: a service that has begun. Always holds: what is not configured is not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from defib.adapters.cluster import Cluster, places
+from defib.adapters.config.load import Config
+from defib.adapters.mounts.source import Mounts
+from defib.adapters.service import Parts, Service
+from defib.adapters.slurm.calls import Commands
+from defib.adapters.slurm.reader import Scheduler
+from defib.adapters.tail.source import TailSource
+from defib.engine.drive import Drive
+from defib.engine.roster import Roster
+from defib.engine.rulebook import Rulebook
+
+
+@contextlib.contextmanager
+def hang_up(service: Service | None) -> Iterator[None]:
+    """SIGHUP to a service with a file: load the rules anew. Without one a terminal has gone, which ends us as ever."""
+    if service is None or service.config.path is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGHUP, lambda *_: service.ask_reload())
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, folder: str) -> None:
+    """Put a service around a watch that remembers."""
+    assert isinstance(source, Mounts), "a service has the machine's clock"
+    config = service.config
+
+    def took_over(book: Rulebook) -> None:
+        k.store.renew(book)
+        k.snapshot()
+
+    parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)
+    parts.status["journal"] = lambda: {"sequence": k.journal.seq, "bytes": k.journal.size}
+    service.registry.gauge("defib_journal_sequence", "Records in the journal.", lambda: float(k.journal.seq))
+    service.registry.gauge("defib_journal_bytes", "Size of the journal.", lambda: float(k.journal.size))
+    if config("slurm", "enabled"):
+        parts.scheduler = cluster_of(config, source, service)
+        parts.scheduler.before = drive.state.live.told_of()
+    service.begin(parts)
+
+
+def cluster_of(config: Config, source: Mounts, service: Service) -> Cluster:
+    """The scheduler as it is configured."""
+    commands = Commands(
+        config("slurm", "prefix"), config("slurm", "shell"), config("slurm", "bin_dir"), config("slurm", "conf")
+    )
+    scheduler = Scheduler(commands, config("watch", "cluster"), config("slurm", "interval"))
+    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")))
+    made = Cluster(
+        scheduler,
+        roster,
+        source,
+        frozenset(config("slurm", "users")),
+        frozenset(config("slurm", "partitions")),
+        lambda event, fields: service.log.warning(event, **fields),
+    )
+    service.registry.counter("defib_scheduler_reads_total", "Questions to the scheduler.", lambda: float(made.reads))
+    service.registry.counter(
+        "defib_scheduler_failures_total", "Of them, those that failed.", lambda: float(made.failures)
+    )
+    service.registry.gauge("defib_scheduler_jobs", "Jobs the scheduler knows.", lambda: float(made.jobs))
+    return made
