@@ -49,6 +49,8 @@ class Watch:
                 stdout=out, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, text=True,
             )  # fmt: skip
 
+        wait_for(self.db.exists, "the watch is up")
+
     def healths(self, job: int) -> list[str]:
         rows = [json.loads(line) for line in self.told.read_text().splitlines(keepends=True) if line.endswith("\n")]
         return [r["health"] for r in rows if r["kind"] == "health" and r["job"]["job_id"] == str(job)]
