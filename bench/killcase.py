@@ -183,10 +183,11 @@ class Quiet:
 
 
 def rules() -> Any:
-    """The shipped rules with limits of seconds."""
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "detect.yaml").write_text(POLICY)
-        return rulefiles.load([Path(folder)])
+    """The shipped rules with limits of seconds, in a folder whose name is always the same: the compiled rules are kept by it."""
+    folder = Path(tempfile.gettempdir()) / f"defib-killcase-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    (folder / "detect.yaml").write_text(POLICY)
+    return rulefiles.load([folder])
 
 
 def keeping(forget: bool = False) -> daemon.Keeping:

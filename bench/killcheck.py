@@ -29,6 +29,7 @@ from defib.adapters import daemon
 from killcase import Counter, differences, play, rules, tables
 
 KILLED, FAILED = -1, -2
+LIFE = "life"  # every life has the same folder: paths are in the history
 SYSCALLS = ("write", "pwrite64", "fsync", "fdatasync", "rename", "ftruncate", "unlink")
 
 
@@ -67,6 +68,11 @@ def apart(act: Callable[..., Any], *args: Any) -> Any:
     return pickle.loads(said) if os.waitstatus_to_exitcode(status) == 0 else FAILED
 
 
+def proven() -> None:
+    """Compile and prove the rules."""
+    rules()
+
+
 def live(folder: Path, loaded: Any, kill: int, torn: bool, forget: bool) -> int:
     """One life; the number of calls it made."""
     counter = Counter(kill, torn)
@@ -94,7 +100,7 @@ def killed(base: Path, loaded: Any, wanted: dict[str, list[Any]], args: argparse
         for torn in (False, True):
             if until is not None and time.monotonic() > until:
                 return
-            folder = base / f"kill-{kill}-{torn:d}"
+            folder = base / LIFE
             folder.mkdir()
             what = f"killed at call {kill}{' after half a write' if torn else ''}"
             done = apart(live, folder, loaded, kill, torn, args.forget)
@@ -119,7 +125,7 @@ def traced(base: Path, wanted: dict[str, list[Any]], count: int, tally: Tally) -
     chance = random.Random(count)
     for n in range(count):
         call, when = chance.choice(SYSCALLS), chance.randint(1, 60)
-        folder = base / f"strace-{n}"
+        folder = base / LIFE
         command = [sys.executable, str(Path(__file__).with_name("killcase.py")), str(folder)]
         inject = [
             "strace",
@@ -145,16 +151,18 @@ def traced(base: Path, wanted: dict[str, list[Any]], count: int, tally: Tally) -
 
 def check(args: argparse.Namespace) -> Tally:
     """The whole check in a folder of its own."""
+    apart(proven)  # proving the rules starts threads; from then on they are read ready-made
     tally, loaded = Tally(), rules()
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
-        whole = base / "whole"
+        whole = base / LIFE
         whole.mkdir()
         tally.calls = apart(live, whole, loaded, 0, False, args.forget)
         assert tally.calls > 0, "the life that is not killed ends in order"
         wanted = apart(tables, whole / "state" / "history.duckdb")
         if not args.forget:
             tally.failures += apart(rebuilt, whole, loaded, wanted, "not killed")
+        shutil.rmtree(whole)
         killed(base, loaded, wanted, args, tally)
         if args.strace:
             traced(base, wanted, args.strace, tally)
