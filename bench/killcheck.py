@@ -123,7 +123,7 @@ def killed(base: Path, loaded: Any, wanted: dict[str, list[Any]], args: argparse
 def traced(base: Path, wanted: dict[str, list[Any]], count: int, tally: Tally) -> None:
     """Kills at system calls of the whole process, DuckDB's threads included."""
     chance = random.Random(count)
-    for n in range(count):
+    for _ in range(count):
         call, when = chance.choice(SYSCALLS), chance.randint(1, 60)
         folder = base / LIFE
         command = [sys.executable, str(Path(__file__).with_name("killcase.py")), str(folder)]
