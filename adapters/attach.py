@@ -51,6 +51,7 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
     service.registry.gauge("defib_journal_bytes", "Size of the journal.", lambda: float(k.journal.size))
     if config("slurm", "enabled"):
         parts.scheduler = cluster_of(config, source, service)
+        parts.scheduler.before = drive.state.live.told_of()
     service.begin(parts)
 
 

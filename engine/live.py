@@ -60,6 +60,10 @@ class Live:
     def state_of(self, job: JobKey) -> JobState | None:
         return self._states.get(job)
 
+    def told_of(self) -> dict[JobKey, JobState]:
+        """Jobs the scheduler has spoken of and that are not over, with its last word."""
+        return dict(self._states)
+
     def outlived(self, job: JobKey) -> dict[int, int]:
         """How far each stream's lines arrived well before progress did."""
         return dict(self.watches[job].outlived) if job in self.watches else {}

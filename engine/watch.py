@@ -28,13 +28,8 @@ SETTLED_US = 60_000_000  # lines this much older than a sign of progress did not
 REACHED_MAX = 8
 ALIGNED_MIN = 1  # bursts that end on a buffer's boundary before output counts as block-buffered
 OVER = {
-    "completed": "ended",
-    "cancelled": "ended",
-    "preempted": "ended",
-    "time-limit": "ended",
-    "crashed": "dead",
-    "stalled": "hung",
-}
+    "completed": "ended", "cancelled": "ended", "preempted": "ended", "time-limit": "ended", "crashed": "dead", "stalled": "hung",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +62,8 @@ class JobWatch:
     rhythm: Rhythm = field(init=False)
     growth: dict[int, Growth] = field(default_factory=dict)
     troubles: dict[int, tuple[int, str]] = field(default_factory=dict)  # streams we cannot vouch for: since when, why
-    reached: deque[tuple[int, dict[int, int]]] = field(
-        default_factory=lambda: deque(maxlen=REACHED_MAX)
-    )  # (when, how far each stream was)
+    # (when, how far each stream was)
+    reached: deque[tuple[int, dict[int, int]]] = field(default_factory=lambda: deque(maxlen=REACHED_MAX))
     # how far each stream's lines arrived well before progress did
     outlived: dict[int, int] = field(default_factory=dict)
     extents: dict[int, tuple[int, int]] = field(default_factory=dict)  # (bytes, lines) of each stream at the last look
@@ -234,7 +228,7 @@ class JobWatch:
         if now_us - quiet_since < wait:
             return None
         judged = causes.judge(traces, book, errors, self.outlived)
-        if judged.verdict == "completed" and self.state is not None:
+        if judged.verdict == "completed" and self._scheduled:
             return None  # the scheduler still says that it runs: it has the time of its last phase to end
         health = OVER.get(judged.verdict) or ("ended" if done else None)
         if health is None:
@@ -245,7 +239,7 @@ class JobWatch:
             else ""
         )
         because = f"its log says {judged.verdict}{cause}, and nothing came for {(now_us - quiet_since) / 1e6:.0f} s"
-        if health == "dead" and self.state is not None and not self._ending(traces) and not self._broken(traces):
+        if health == "dead" and self._scheduled and not self._ending(traces) and not self._broken(traces):
             health, because = (
                 "hung",
                 f"{because}, though the scheduler still runs it",
@@ -262,6 +256,11 @@ class JobWatch:
         # A lone candidate may be an exception that was caught: the run gets its phase's time, or a few of its own gaps once known.
         steady = self.phase == "steady" and self.rhythm.gaps.count >= policy.learn_gaps
         return max(policy.after_error_s, self._usual(), 0.0 if steady else self._limit(traces).seconds)
+
+    @property
+    def _scheduled(self) -> bool:
+        """The scheduler is known to run it still."""
+        return self.state is not None and self.state.state in schedule.RUNNING
 
     def _ending(self, traces: Sequence[Trace]) -> bool:
         return any(s.mark in ENDING_MARKS for s in self._lately(traces))

@@ -222,6 +222,16 @@ def _watch(commands) -> None:  # type: ignore[no-untyped-def]
     _extra_rules(p)
     p.add_argument("--cluster", help="name of the cluster the logs come from")
     p.add_argument(
+        "--slurm",
+        action="store_true",
+        default=None,
+        help="ask Slurm which jobs run and follow their logs; needs --state and --root",
+    )
+    p.add_argument(
+        "--ask-every", type=_duration, metavar="TIME", help="how often Slurm is asked, once for all jobs (10s)"
+    )
+    _asking(p)
+    p.add_argument(
         "--jsonl", action="store_true", help="one JSON object per change, and per attempt when the watch ends"
     )
     p.add_argument(
@@ -303,17 +313,8 @@ def _listings(commands) -> None:  # type: ignore[no-untyped-def]
     s.set_defaults(run="query:sql")
 
 
-def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
-    s = commands.add_parser("slurm", help="what the scheduler says, and whether it can be read from here")
-    verbs = s.add_subparsers(title="verbs", metavar="VERB", required=True)
-    p = verbs.add_parser(
-        "look",
-        help="read the scheduler once: jobs, where they write their logs, troubles",
-        description="Read Slurm once, the way the daemon does: which form of its answers works, its jobs, where each writes, what is odd. It "
-        "only reads. Exit code 3 when the scheduler could not be read.",
-        epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
-        formatter_class=RAW,
-    )
+def _asking(p) -> None:  # type: ignore[no-untyped-def]
+    """How a scheduler is asked."""
     p.add_argument(
         "--prefix", metavar="WORDS", help="goes before every command, e.g. 'kubectl exec -n slurm login-0 --'"
     )
@@ -322,7 +323,6 @@ def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
         "--bin-dir", metavar="DIR", help="where squeue and scontrol are (default: the first in the usual places)"
     )
     p.add_argument("--conf", metavar="FILE", help="slurm.conf, where it is not in its usual place")
-    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
     p.add_argument(
         "--root", action="append", default=[], metavar="DIR", help="logs may only lie below (repeatable; default /)"
     )
@@ -334,6 +334,21 @@ def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
         metavar="PATH",
         help="files of steps, e.g. '{work_dir}/logs/{job_id}/rank_*.log' (repeatable)",
     )
+
+
+def _slurm(commands) -> None:  # type: ignore[no-untyped-def]
+    s = commands.add_parser("slurm", help="what the scheduler says, and whether it can be read from here")
+    verbs = s.add_subparsers(title="verbs", metavar="VERB", required=True)
+    p = verbs.add_parser(
+        "look",
+        help="read the scheduler once: jobs, where they write their logs, troubles",
+        description="Read Slurm once, the way the daemon does: which form of its answers works, its jobs, where each writes, what is odd. It "
+        "only reads. Exit code 3 when the scheduler could not be read.",
+        epilog="example:\n  defib slurm look --prefix 'ssh head1' --shell --root /lustre --template '{work_dir}/logs/{job_id}/rank_*.log'",
+        formatter_class=RAW,
+    )
+    _asking(p)
+    p.add_argument("--cluster", help="name to give the cluster (default: its own)")
     p.add_argument("--deadline", type=_duration, default=30_000_000, metavar="TIME", help="for each command (30s)")
     p.add_argument("--json", action="store_true", help="one JSON document")
     p.set_defaults(run="slurm:look")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,16 +24,29 @@ OPTIONS = (
     ("cluster", "watch", "cluster"),
     ("state", "state", "directory"),
     ("keep", "state", "retention"),
+    ("slurm", "slurm", "enabled"),
+    ("ask_every", "slurm", "interval"),
+    ("bin_dir", "slurm", "bin_dir"),
+    ("conf", "slurm", "conf"),
 )
 
 
 def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watched:
     """Until a signal. Raises ConfigError, RuleError, StoreError."""
     said = {
-        (section, key): (v, f"--{name}") for name, section, key in OPTIONS if (v := getattr(args, name)) is not None
+        (section, key): (v, f"--{name.replace('_', '-')}")
+        for name, section, key in OPTIONS
+        if (v := getattr(args, name)) is not None
     }
-    if args.paths:
-        said["watch", "paths"] = (tuple(args.paths), "command line")
+    lists = {
+        ("watch", "paths"): ("command line", args.paths),
+        ("watch", "roots"): ("--root", list(map(os.path.abspath, args.root))),
+        ("slurm", "prefix"): ("--prefix", shlex.split(args.prefix or "")),
+        ("slurm", "templates"): ("--template", args.template),
+    }
+    said |= {key: (tuple(values), origin) for key, (origin, values) in lists.items() if values}
+    if args.shell:
+        said["slurm", "shell"] = (True, "--shell")
     config = read(None, said) if args.config is None else load(args.config, said)
     folder = config("state", "directory")
     _complete(config, folder)

@@ -32,7 +32,7 @@ def watch(args: Any) -> int:
 
     told = Teller(jsonl=args.jsonl)
     ears = wire.Ears(told.changed, told.judged, told.polled)
-    if args.state is None and args.config is None:
+    if args.state is None and args.config is None and not args.slurm:
         every = 10_000_000 if args.every is None else args.every
         options = wire.WatchOptions(args.paths, args.rules, args.cluster, every, args.once_idle)
         if not args.paths:

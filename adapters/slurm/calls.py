@@ -163,6 +163,14 @@ class Call:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
+    def stop(self) -> None:
+        """End it for whoever goes away: nothing it said is wanted, nothing of it stays open."""
+        self.kill()
+        if self._process is not None and self._answer is None:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(1.0)
+            self._end(None)
+
     def _bounds(self) -> tuple[tuple[IO[bytes], int], ...]:
         out, err = self._files
         return (out, self.out_max), (err, self.out_max)  # errors are kept short, but long ones are no reason to kill

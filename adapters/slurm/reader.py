@@ -88,8 +88,7 @@ class Scheduler:
     def close(self) -> None:
         """End a call that still runs."""
         if self._call is not None:
-            self._call.kill()
-            self._call.poll()
+            self._call.stop()
             self._call = None
 
     def _ask(self, form: str, now_us: int) -> None:

@@ -12,7 +12,7 @@ import orjson
 from defib.adapters.tail.guard import Guard
 from defib.adapters.tail.reading import State
 from defib.engine.ports import Marked
-from defib.engine.words import JobKey
+from defib.engine.words import JobKey, StreamFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,20 @@ class Position:
 SOURCE = "tail"
 
 
-def to_mark(positions: tuple[Position, ...], closed: bool, job: JobKey | None = None) -> bytes:
-    """The positions of one path as they are kept; closed: its job was closed, so it is not followed any more. job: which, if closed."""
+Where = tuple[
+    tuple[Position, ...], bool, StreamFacts | None, int | None
+]  # positions, closed?, what the scheduler said, owner
+
+
+def to_mark(
+    positions: tuple[Position, ...],
+    closed: bool,
+    said: StreamFacts | None = None,
+    owner: int | None = None,
+    job: JobKey | None = None,
+) -> bytes:
+    """The positions of one path as they are kept; closed: its job was closed, so it is not followed any more. said, owner: of a log that the
+    scheduler named, as it named it. job: which was closed."""
     told = [
         {
             "generation": p.generation, "offset": p.offset, "line": p.line, "ino": p.ino, "born_ns": p.born_ns, "role": p.role,
@@ -51,8 +63,32 @@ def to_mark(positions: tuple[Position, ...], closed: bool, job: JobKey | None = 
         }
         for p in positions
     ]  # fmt: skip
-    of = job and [job.cluster, job.job_id, job.array_task, job.submit_time_us, job.place]
-    return orjson.dumps({"closed": closed, "positions": told, **({"job": of} if of else {})})
+    of = job and [*of_job(job)]
+    named = said and [
+        [*of_job(said.job)],
+        said.job_name,
+        said.node,
+        said.rank,
+        said.local_rank,
+        said.restart_count,
+        said.attempt,
+        said.channel,
+    ]
+    extra = {"job": of, "said": named, "owner": owner if named else None}
+    return orjson.dumps({"closed": closed, "positions": told, **{k: v for k, v in extra.items() if v is not None}})
+
+
+def of_job(job: JobKey) -> tuple[str | None, str | None, str | None, int | None, str]:
+    return job.cluster, job.job_id, job.array_task, job.submit_time_us, job.place
+
+
+def named(mark: bytes) -> tuple[StreamFacts, int | None] | None:
+    """What the scheduler said of a log that was open, and whose it must be; None where it was only found."""
+    kept = orjson.loads(mark)
+    if "said" not in kept:
+        return None
+    job, *rest = kept["said"]
+    return StreamFacts(JobKey(*job), *rest), kept.get("owner")
 
 
 def from_mark(path: bytes, mark: bytes) -> tuple[tuple[Position, ...], bool]:
@@ -73,15 +109,13 @@ class Marks:
     """Which paths may have moved, and what was last said of each."""
 
     _touched: dict[bytes, None] = field(default_factory=dict)
-    _said: dict[bytes, tuple[tuple[Position, ...], bool]] = field(default_factory=dict)
+    _said: dict[bytes, Where] = field(default_factory=dict)
 
     def touch(self, path: bytes) -> None:
         """The path was looked at."""
         self._touched[path] = None
 
-    def changed(
-        self, where: Callable[[bytes], tuple[tuple[Position, ...], bool]], job: Callable[[bytes], JobKey | None]
-    ) -> list[Marked]:
+    def changed(self, where: Callable[[bytes], Where], job: Callable[[bytes], JobKey | None]) -> list[Marked]:
         """Marks of the paths that have moved since they were last told."""
         out = []
         for path in self._touched:

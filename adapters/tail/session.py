@@ -19,7 +19,8 @@ CATCH_UP_US = 60_000_000
 class Stoppable(Protocol):
     """A live source that knows whether there is more to read at once, and can be told to end."""
 
-    behind: bool
+    @property
+    def behind(self) -> bool: ...
 
     def poll(self) -> list[SourceItem] | None: ...
 

@@ -17,6 +17,7 @@ One hung mount stops every log of this source: use one source per mount, in a pr
 from __future__ import annotations
 
 import errno
+import glob
 import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
@@ -29,7 +30,7 @@ from defib.adapters.tail.follower import Follower
 from defib.adapters.tail.kept import Assigned
 from defib.adapters.tail.limits import TOLD_AFTER_US, Limits, Meter, Unread
 from defib.adapters.tail.pace import Pace
-from defib.adapters.tail.position import SOURCE, Marks, Position, closed_job, from_mark
+from defib.adapters.tail.position import SOURCE, Marks, Position, Where, closed_job, from_mark, named
 from defib.adapters.tail.track import Track, Unfinished, unfinished
 from defib.engine.identity import Known
 from defib.engine.ports import JobClosed, Marked, SourceItem, Ticked
@@ -84,6 +85,8 @@ class TailSource:
             self._kept.saved[path] = list(positions)
             if over:
                 closed.append(path)
+            elif (said := named(mark)) is not None:
+                self._finder.assigned[glob.escape(path)] = Assigned(*said)
         for path, what in zip(closed, self._finder.facts(closed), strict=True):
             self._kept.close(path, closed_job(kept[path]) or what.job)
 
@@ -189,11 +192,13 @@ class TailSource:
         items.append(Ticked(self._now))
         return items
 
-    def _position(self, path: bytes) -> tuple[tuple[Position, ...], bool]:
-        """Where a path is, and whether its job is closed."""
+    def _position(self, path: bytes) -> Where:
+        """Where a path is, whether its job is closed, and as what the scheduler named it."""
         track = self._tracks.get(path)
         here = track.follower.positions if track is not None else ()
-        return here or tuple(self._kept.saved.get(path, ())), path in self._kept.closed
+        said = track.facts if track is not None and track.named else None
+        owner = track.owner if said is not None and track is not None else None
+        return here or tuple(self._kept.saved.get(path, ())), path in self._kept.closed, said, owner
 
     def _rest(self) -> None:
         due = min(self._heap[0][0] if self._heap else self._list_us, self._list_us)
@@ -316,7 +321,8 @@ class TailSource:
             self._finder.hold(path, why)
             return
         follower = Follower(self._files, path, tuple(self._kept.saved.get(path, ())), owner, self._patience)
-        track = self._tracks[path] = Track(path, what, follower, self._now, owner, grown_us=self._now)
+        named = bool(self._finder.assigned) and what.job != self._finder.facts([path])[0].job
+        track = self._tracks[path] = Track(path, what, follower, self._now, owner, grown_us=self._now, named=named)
         self._meter.follows(what.job, owner, 1)
         self._jobs.setdefault(what.job, set()).add(path)
         self._plan(track, self._now)

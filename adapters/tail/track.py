@@ -21,8 +21,8 @@ NOTES_MAX = 20
 
 @dataclass(slots=True)
 class Track:
-    """numbers: its generations' streams; notes: what is to be said when they close; over_us: since when a limit keeps it from being read
-    to its end; limit: what was told of that."""
+    """numbers: its generations' streams; notes: what is to be said when they close; named: the scheduler says whose it is, its path would not;
+    over_us: since when a limit keeps it from being read to its end; limit: what was told of that."""
 
     path: bytes
     facts: StreamFacts
@@ -34,6 +34,7 @@ class Track:
     grown_us: int = 0
     end: bool = False
     over_us: int | None = None
+    named: bool = False
     limit: str = ""
     numbers: dict[int, int] = field(default_factory=dict)
     notes: dict[int, list[str]] = field(default_factory=dict)
