@@ -49,6 +49,7 @@ STEP = (
     " iteration {n:8}/ 1000000 | consumed samples: {n:12} | elapsed time per iteration (ms): 400.0 | learning rate: 1.000E-04 | "
     "global batch size:    64 | lm loss: 2.012345E+00 | loss scale: 1.0 | grad norm: 1.203 |"
 )
+DRAIN_S = 300.0  # for what could not be read meanwhile
 SAMPLE = 97  # of so many writes one is timed
 
 
@@ -172,6 +173,15 @@ class Silent:
         pass
 
 
+def cpu_s(pid: int) -> float:
+    """CPU time of another process, seconds."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def judge(m: Meter, paths: list[str], told: tuple[Any, ...], folder: str, loud: int) -> bool:
     """Every byte once, and how long the sampled lines waited."""
     samples, sizes, lines, poured, late = told
@@ -229,17 +239,21 @@ def measure(args: argparse.Namespace, folder: str) -> bool:
     source = Mounts([os.fsencode(folder)], SystemClock())
     source.begin(Setup(loaded.book.paths, None, looking(int(args.every * 1e6))))
     state, ends, told = State(loaded.book), 0.0, []
-    most = {"main": 0, "readers": 0}
+    most: dict[str, float] = {"main": 0, "readers": 0, "cpu": 0}
 
     def enough() -> bool:
         nonlocal ends
         pids = [r.process.pid for r in source.readers() if r.process.pid]
         most["main"] = max(most["main"], resident_bytes())
         most["readers"] = max(most["readers"], sum(map(resident_bytes, pids)))
+        most["cpu"] = max(most["cpu"], sum(map(cpu_s, pids)))
         if not told and ours.poll():
             told.append(ours.recv())
             ends = time.monotonic() + 2 * args.every + 5
-        return bool(ends) and time.monotonic() >= ends
+        if not ends or time.monotonic() < ends:
+            return False
+        unread = sum(told[0][1]) + (0 if args.loud else told[0][3]) - sum(s.end for s in m.seen.values())
+        return unread <= 0 or time.monotonic() >= ends + DRAIN_S
 
     m = Meter(Session(source, enough, lambda: None))
     spent = time.process_time()
@@ -250,13 +264,11 @@ def measure(args: argparse.Namespace, folder: str) -> bool:
         m.close()
     writer.join()
     good = judge(m, paths, told[0], folder, args.loud)
-    took = args.seconds + 2 * args.every + 5
+    here, lines = time.process_time() - spent, told[0][2]
     print(f"memory at most: {most['main'] / 2**20:.0f} MiB here, {most['readers'] / 2**20:.0f} MiB in the readers")
-    print(
-        f"CPU: {(time.process_time() - spent) / took:.0%} of a core here; {m.polls} polls, slowest turn of the engine {m.slowest:.2f} s"
-    )
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    print(f"CPU of readers and writer together: {(children.ru_utime + children.ru_stime) / took:.0%} of a core")
+    print(f"CPU for a million lines: {here / lines * 1e6:.1f} s here, {most['cpu'] / lines * 1e6:.1f} s in the readers")
+    waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
+    print(f"{m.polls} polls, slowest turn of the engine {m.slowest:.2f} s; {waiting:.1f} processes want each processor")
     return good
 
 

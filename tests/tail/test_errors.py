@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -109,3 +110,40 @@ def test_the_same_on_real_files(code: int, tmp_path: Path) -> None:
         life(play)
         settle(play)
         judge(play, f"call {first}")
+
+
+METHODS = ("open", "stat", "read", "data_after", "names", "close")
+WHEN: dict[str, Callable[[int], bool]] = {
+    "first": lambda n: n == 1,
+    "seventh": lambda n: n == 7,
+    "every third": lambda n: n % 3 == 0,
+    "for ever": lambda n: True,
+}
+
+
+class OneCall:
+    """Calls of one method fail, as `when` says of their number."""
+
+    def __init__(self, method: str, code: int, when: Callable[[int], bool]) -> None:
+        self.method, self.code, self.when, self.calls, self.failed = method, code, when, 0, 0
+
+    def __call__(self, call: str) -> None:
+        if call == self.method:
+            self.calls += 1
+            if self.when(self.calls):
+                self.failed += 1
+                raise OSError(self.code, errno.errorcode[self.code])
+
+
+@pytest.mark.parametrize("when", WHEN)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_fails_with_every_errno_at_every_time(method: str, when: str) -> None:
+    """A fault that lasts is over before the end, or nobody could read what was written meanwhile."""
+    for code in [*ERRNOS, errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ENXIO, errno.EOVERFLOW]:
+        play = Play()
+        play.quantum = 2000
+        play.world.fault = failing = OneCall(method, code, WHEN[when])
+        life(play)
+        settle(play)
+        judge(play, f"{method} {when} {errno.errorcode[code]}")
+        assert failing.calls or method in ("data_after", "names"), "the story does not call it"
