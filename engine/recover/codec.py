@@ -27,14 +27,14 @@ def load(shape: type[T], text: str | bytes) -> T:
     """The value of a JSON text. Raises ValueError with what is wrong where."""
     if len(text) > TEXT_MAX:
         raise ValueError(f"longer than {TEXT_MAX} bytes")
-    return cast(T, _reader(shape)(orjson.loads(text), shape.__name__))
+    return cast(T, _reader(cast(Any, shape))(orjson.loads(text), shape.__name__))
 
 
 def plain(value: Any) -> Any:
     """Dataclasses to mappings, tuples to lists, sets to sorted lists; text that is no UTF-8 is shown with backslashes."""
     if value is None or value is True or value is False:
         return value
-    kind = type(value)
+    kind: Any = type(value)
     if kind is int or kind is float:
         return value
     if kind is str:
@@ -51,7 +51,7 @@ def plain(value: Any) -> Any:
 
 
 @functools.cache
-def _names(kind: type[Any]) -> tuple[str, ...]:
+def _names(kind: Any) -> tuple[str, ...]:
     return tuple(f.name for f in dataclasses.fields(kind))
 
 
@@ -75,7 +75,7 @@ def _reader(hint: Any) -> Callable[[Any, str], Any]:
     if hasattr(hint, "__metadata__"):  # Annotated: bounds are checked where a policy file is read
         return _reader(args[0] if args else hint.__origin__)
     if dataclasses.is_dataclass(hint):
-        return _record(cast(type[Any], hint))
+        return _record(hint)
     raise TypeError(f"{hint} cannot be read from JSON")
 
 
@@ -151,7 +151,7 @@ def _mapping(key: Callable[[Any, str], Any], inner: Callable[[Any, str], Any]) -
     return read
 
 
-def _record(shape: type[Any]) -> Callable[[Any, str], Any]:
+def _record(shape: Any) -> Callable[[Any, str], Any]:
     """Built late: a type may hold itself. A key that is not told takes its default, an unknown one is refused."""
     readers: dict[str, Callable[[Any, str], Any]] = {}
 
