@@ -102,6 +102,8 @@ def _correlated(desk: Desk, out: dict[str, str]) -> None:
 
 def _verify(desk: Desk, out: dict[str, str]) -> None:
     p = desk.rules.policy.breakers
+    if not desk.outcomes or desk.age_s(desk.outcomes[-1][0]) >= p.verify_within_s:
+        return
     for name, limits in (
         ("verify", {"unknown": p.unknown, "stranded": p.stranded, "not-recovered": p.not_recovered}),
         ("surprise", {"satisfied-by-other": p.surprises}),
@@ -126,13 +128,20 @@ def _conditions(desk: Desk, out: dict[str, str]) -> None:
             out["health"] = "the clock jumped"
     if desk.crashed_us is not None and desk.age_s(desk.crashed_us) < p.crash_s:
         out["health"] = "we crashed lately"
-    reads = list(desk.reads)[-p.scheduler_reads :]
-    if len(reads) >= min(5, p.scheduler_reads):
-        failed = sum(not ok for _, ok, _ in reads)
-        slow = sorted(took for _, _, took in reads)[min(len(reads) - 1, int(0.95 * len(reads)))]
-        if failed > p.scheduler_errors * len(reads):
-            out["scheduler"] = f"{failed} of {len(reads)} reads failed"
-        elif slow > p.scheduler_p95_s:
-            out["scheduler"] = f"reads take {slow:.1f} s"
+    if desk.read_trouble:
+        out["scheduler"] = desk.read_trouble
     if desk.forgot:
         out["amnesia"] = desk.forgot
+
+
+def read_trouble(desk: Desk) -> str:
+    """What is wrong with the scheduler's latest answers; empty where nothing is. Asked for after each of them."""
+    p = desk.rules.policy.breakers
+    reads = list(desk.reads)[-p.scheduler_reads :]
+    if len(reads) < min(5, p.scheduler_reads):
+        return ""
+    failed = sum(not ok for _, ok, _ in reads)
+    slow = sorted(took for _, _, took in reads)[min(len(reads) - 1, int(0.95 * len(reads)))]
+    if failed > p.scheduler_errors * len(reads):
+        return f"{failed} of {len(reads)} reads failed"
+    return f"reads take {slow:.1f} s" if slow > p.scheduler_p95_s else ""

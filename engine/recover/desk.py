@@ -97,6 +97,7 @@ class Desk:
     alerts: dict[str, deque[int]] = field(default_factory=dict)
     foreign: dict[Line, deque[int]] = field(default_factory=dict)
     looking: dict[str, int] = field(default_factory=dict)
+    looked: dict[str, int] = field(default_factory=dict)
     copying: dict[str, int] = field(default_factory=dict)
     asked: dict[str, tuple[str, int]] = field(default_factory=dict)
     try_us: dict[str, int] = field(default_factory=dict)
@@ -105,6 +106,7 @@ class Desk:
     stepped_us: int | None = None
     good_read_us: int = 0
     forgot: str = ""
+    read_trouble: str = ""
     effects: list[Effect] = field(default_factory=list)
 
     # --- rows ---------------------------------------------------------------------------------------------------------------------
@@ -145,7 +147,7 @@ class Desk:
         if state in TOLD:
             self.notify(TOLD[state], f"{case.id}:{state}", f"{name(case.attempt)}: {state}: {because}", case.id)
         if state in FINAL:
-            for memory in (self.looking, self.copying, self.asked, self.try_us):
+            for memory in (self.looking, self.looked, self.copying, self.asked, self.try_us):
                 memory.pop(case.id, None)
         return moved
 

@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections import deque
 from dataclasses import dataclass, field
 
-from defib.engine.jobs import ClusterFacts
+from defib.engine.jobs import AttemptKey, ClusterFacts
+from defib.engine.policies import RecoveryPolicy
 from defib.engine.recover import codec
 from defib.engine.recover.inputs import SECOND, Inputs
 from defib.engine.recover.planner import decide
-from defib.engine.recover.words import Breaker, Case, Facts, Issued, Row
+from defib.engine.recover.words import FINAL, Breaker, Case, Facts, Issued, Row
 
 MUTATING = ("requeue", "requeuehold")
 ENDS = ("FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "BOOT_FAIL", "TIMEOUT")
+STATES_MAX = 100_000
 HOUR, DAY = 3600 * SECOND, 86400 * SECOND
 PATH: dict[str, frozenset[str]] = {
     "": frozenset(["suspect"]),
     "suspect": frozenset(["confirmed", "cleared", "refused", "suspect"]),
     "confirmed": frozenset(["planned", "refused", "cleared", "suspect"]),
     "planned": frozenset(["authorised", "refused", "cleared", "expired", "suspect", "human"]),
-    "authorised": frozenset(["issued", "unknown"]),
+    "authorised": frozenset(["issued", "planned"]),
     "issued": frozenset(
         ["accepted", "rejected", "unknown", "satisfied-by-other", "not-done", "expired", "planned", "human"]
     ),
@@ -63,7 +66,8 @@ class Auditor:
     keys: dict[str, list[Issued]] = field(default_factory=dict)
     sent: list[Sent] = field(default_factory=list)
     not_run: set[int] = field(default_factory=set)
-    moved: dict[tuple[str, int, int | None], int] = field(default_factory=dict)
+    moved: dict[tuple[str, int, int | None], AttemptKey] = field(default_factory=dict)
+    suspected: deque[tuple[int, str, str]] = field(default_factory=lambda: deque(maxlen=1000))
     recovered: dict[str, int] = field(default_factory=dict)
     breakers: dict[str, Breaker] = field(default_factory=dict)
     cluster: ClusterFacts | None = None
@@ -92,6 +96,7 @@ class Auditor:
             out.append(f"I18: no way leads from {row.before} to {row.after}")
         if not was:
             out += _inherits(case)
+            self.suspected.append((row.at_us, case.lineage, case.user))
         if case.judged.attempt.restarts != case.attempt.restarts or case.judged.attempt.job_id != case.attempt.job_id:
             out.append("I12: a verdict about another run")
         self.states[case.id] = row.after
@@ -101,16 +106,25 @@ class Auditor:
         if row.after == "recovered":
             self.recovered[case.lineage] = row.at_us
         if case.next is not None and row.after != row.before:
-            self.moved[(case.attempt.cluster, case.attempt.job_id, case.attempt.array_task)] = case.next.restarts
+            self.moved[(case.attempt.cluster, case.attempt.job_id, case.attempt.array_task)] = case.next
         new = [o for o in case.orders if o.at_us == row.at_us and o.answer is None]
         known = self.keys.setdefault(case.id, [])
         for issued in new:
             if issued.order.number not in {k.order.number for k in known}:
                 out += self._issued(row, case, issued, known)
                 known.append(issued)
-        if row.after != "issued" and len(known) != len({o.order.number for o in case.orders}):
+        if row.after in FINAL:
+            self._forget(case.id)
+        elif row.after != "issued" and len(known) != len({o.order.number for o in case.orders}):
             out.append("I2: an order without its row")
         return out
+
+    def _forget(self, case: str) -> None:
+        """A closed case takes no order any more; its state is kept for a while to see that."""
+        self.keys.pop(case, None)
+        self.last_inputs.pop(case, None)
+        while len(self.states) > STATES_MAX:
+            del self.states[next(iter(self.states))]
 
     # --- one order ------------------------------------------------------------------------------------------------------------------
 
@@ -153,8 +167,16 @@ class Auditor:
             return out
         f = i.found[0]
         out = fenced(i, f, issued) + harmless(f, issued) + consented(i, f, case)
+        if not {"*", f.partition} & set(i.policy.allow.partitions) or not {"*", f.account} & set(
+            i.policy.allow.accounts
+        ):
+            out.append("I10: a partition or account that is not on the list")
+        if order.target == "terminal" and (
+            i.settled_us is None or i.now_us - i.settled_us < i.policy.confirm.settle_s * SECOND
+        ):
+            out.append("I4: an end that has not settled")
         after = self.moved.get((case.attempt.cluster, case.attempt.job_id, case.attempt.array_task))
-        if after is not None and after > case.attempt.restarts:
+        if after is not None and after.restarts > case.attempt.restarts and after.submit_us >= case.attempt.submit_us:
             out.append("I8: a call for a run that was seen to be over")
         if order.target == "running" and not (order.incomplete and i.judged.sign and i.policy.act_on_running):
             out.append("I5: a run that holds its nodes without option, sign or policy")
@@ -176,14 +198,24 @@ class Auditor:
         ]
         if open_:
             out.append(f"I10: a call while the breaker {open_[0]} is open")
-        out += self._budgets(row, p.budgets, p, case, issued)
+        if self._many(row, p):
+            out.append("I10: many jobs are in trouble at once, and no breaker is open")
+        out += self._budgets(row, p, case, issued)
+        used = sum(s.lineage == case.lineage for s in self.sent)
+        if used > (granted := _granted(i)):
+            out.append(f"I7: {used} restarts, the owner allowed {granted}")
         return out
 
-    def _budgets(self, row: Row, b: object, p: object, case: Case, issued: Issued) -> list[str]:
-        from defib.engine.policies import Budgets, RecoveryPolicy
+    def _many(self, row: Row, p: RecoveryPolicy) -> bool:
+        """What the breaker for correlated failures has to see, counted anew since it was last let go."""
+        b = self.breakers.get("correlated")
+        after = max(row.at_us - int(p.breakers.correlated_within_s * SECOND), b.since_us if b is not None else 0)
+        recent = [s for s in self.suspected if s[0] > after]
+        jobs, users = len({s[1] for s in recent}), len({s[2] for s in recent})
+        return jobs >= p.breakers.correlated_lineages and users >= p.breakers.correlated_users
 
-        assert isinstance(b, Budgets)
-        assert isinstance(p, RecoveryPolicy)
+    def _budgets(self, row: Row, p: RecoveryPolicy, case: Case, issued: Issued) -> list[str]:
+        b = p.budgets
         running = issued.order.target == "running"
         gpus = case.gpus if case.gpus is not None else 8 * (case.node_count or 1)
         sent = Sent(
@@ -311,6 +343,14 @@ def consented(i: Inputs, f: Facts, case: Case) -> list[str]:
     if kind not in kinds or (case.target == "running" and granted.get("act_on_running") is not True):
         return [f"I7: no consent for {kind}"]
     return []
+
+
+def _granted(i: Inputs) -> int:
+    """Restarts that the owner allows, as far as the comment can be read."""
+    try:
+        return int(json.loads(i.found[0].comment)["defib"].get("max_restarts", 10**9))
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError):
+        return 0
 
 
 def settled(effects_again: list[object]) -> list[str]:

@@ -90,6 +90,7 @@ def advance(desk: Desk, event: Event) -> list[Effect]:
 def reconcile(desk: Desk) -> None:
     """Bring every open case as far as what is known carries it. Twice is as good as once."""
     breakers.review(desk)
+    seq = desk.seq
     for id_ in list(desk.live):
         for _ in range(PASSES):
             case = desk.cases[id_]
@@ -98,7 +99,8 @@ def reconcile(desk: Desk) -> None:
             moved = verify.step(desk, case) if case.state in AFTER else steps.step(desk, case)
             if moved is case or moved.state == case.state:
                 break
-    breakers.review(desk)
+    if desk.seq != seq:
+        breakers.review(desk)
 
 
 AFTER = frozenset(["issued", "unknown", "accepted", "started", "not-done"])
@@ -114,12 +116,15 @@ def _take_start(desk: Desk, e: Started) -> None:
         desk.crashed_us = desk.now_us
     for id_ in list(desk.live):
         case = desk.cases[id_]
-        if case.state == "authorised" or (case.state == "issued" and case.orders[-1].answer != "done"):
+        if case.state == "authorised":  # its order is in no row, so it never left
+            desk.move(case, "planned", "we were started anew before the order was recorded")
+        elif case.state == "issued" and case.orders[-1].answer is None:
             desk.move(case, "unknown", "we were started anew while a call may have been on its way")
 
 
 def _take_read(desk: Desk, e: Scheduled) -> None:
     desk.reads.append((desk.now_us, e.read.ok, e.read.took_s))
+    desk.read_trouble = breakers.read_trouble(desk)
     if e.cluster is not None:
         _cluster(desk, e.cluster)
     if not e.read.ok:

@@ -11,12 +11,13 @@ import dataclasses
 from defib.engine.jobs import TERMINAL_STATES
 from defib.engine.recover import codec, fence, gather, planner
 from defib.engine.recover.desk import Desk, Seen, name
-from defib.engine.recover.inputs import SECOND, line, same
+from defib.engine.recover.inputs import SECOND, Inputs, line, same
 from defib.engine.recover.planner import Decision
 from defib.engine.recover.words import Ask, Case, Copy, Facts, Issue, Issued, Look
 
 GONE_S, GONE_READS = 60.0, 2  # good reads without the job, and how long, until it is taken as purged
 STALE_S = 3600.0  # a verdict about a run that still runs, not told again for so long
+LOOK_S, LOOK_OFTEN_S = 5.0, 60.0  # between two looks at one job, and for how long so often
 ANSWER_S = 30.0  # a look or a copy that is not answered is asked for again
 PLANS_MAX = 3  # orders that were not run, until a person has to look
 
@@ -91,24 +92,32 @@ def copy(desk: Desk, case: Case) -> None:
 
 
 def look(desk: Desk, case: Case) -> None:
-    """Have the job read afresh, and again where no answer came."""
-    asked = desk.looking.get(case.id)
-    seen = desk.seen.get(line(case.attempt))
-    if asked is None or desk.age_s(asked) >= ANSWER_S:
-        desk.looking[case.id] = desk.now_us
+    """Have the job read afresh: every few seconds while something has just changed, then rarely; again where no answer came."""
+    asked, last = desk.looking.get(case.id), desk.looked.get(case.id)
+    gap = LOOK_S if desk.age_s(case.since_us) < LOOK_OFTEN_S else desk.rules.policy.call.retry_s
+    if (asked is None or desk.age_s(asked) >= ANSWER_S) and (last is None or desk.age_s(last) >= gap):
+        desk.looking[case.id] = desk.looked[case.id] = desk.now_us
+        seen = desk.seen.get(line(case.attempt))
         label = seen.label if seen is not None else name(case.attempt).split()[1]
         desk.effects.append(Look(case.attempt, label))
 
 
+def look_now(desk: Desk, case: Case) -> None:
+    """The same at once: something has happened."""
+    desk.looking.pop(case.id, None)
+    desk.looked.pop(case.id, None)
+    look(desk, case)
+
+
 def _decide(
     desk: Desk, case: Case, final: bool, found: tuple[Facts, ...] | None = None, looked_us: int | None = None
-) -> tuple[Decision, str]:
+) -> tuple[Decision, Inputs]:
     """The decision now, and what it was made of."""
     if found is None:
         seen = desk.seen.get(line(case.attempt))
         found, looked_us = ((seen.facts,), seen.facts.begun_us) if seen is not None and not seen.gone else ((), None)
     i = gather.inputs(desk, case, found, looked_us, final)
-    return planner.decide(i), codec.dump(i)
+    return planner.decide(i), i
 
 
 def _confirmed(desk: Desk, case: Case) -> Case:
@@ -122,14 +131,14 @@ def _confirmed(desk: Desk, case: Case) -> Case:
         _later(desk, case)
         return case
     because = "; ".join((decision.plan.sentence, *decision.notes))
-    return desk.move(case, "planned", because, made_of, plan=decision.plan, gate=_first(decision))
+    return desk.move(case, "planned", because, codec.dump(made_of), plan=decision.plan, gate=_first(decision))
 
 
-def refuse(desk: Desk, case: Case, decision: Decision, made_of: str) -> Case:
+def refuse(desk: Desk, case: Case, decision: Decision, made_of: Inputs) -> Case:
     """Nothing will be done about this attempt; the first closed gate is named."""
     r = decision.refusal
     assert r is not None
-    return desk.move(case, "refused", f"gate {r.gate} {r.name}: {r.value}", made_of, gate=r.name)
+    return desk.move(case, "refused", f"gate {r.gate} {r.name}: {r.value}", codec.dump(made_of), gate=r.name)
 
 
 def _first(decision: Decision) -> str:
@@ -158,7 +167,7 @@ def _planned(desk: Desk, case: Case) -> Case:
     return case
 
 
-def waits(desk: Desk, case: Case, decision: Decision, made_of: str) -> Case:
+def waits(desk: Desk, case: Case, decision: Decision, made_of: Inputs) -> Case:
     """The plan as it is now, and the gate that keeps it back; recorded where either changed."""
     if decision.lasting and decision.refusal is not None:
         return refuse(desk, case, decision, made_of)
@@ -167,7 +176,7 @@ def waits(desk: Desk, case: Case, decision: Decision, made_of: str) -> Case:
         return case
     r = decision.refusal
     because = f"gate {r.gate} {r.name}: {r.value}" if r is not None else "all gates are open"
-    return desk.change(case, because, made_of, gate=gate, plan=plan)
+    return desk.change(case, because, codec.dump(made_of), gate=gate, plan=plan)
 
 
 def ask(desk: Desk, case: Case) -> None:
@@ -195,12 +204,12 @@ def call(desk: Desk, case: Case, found: tuple[Facts, ...], looked_us: int) -> Ca
             decision.plan, found[0], desk.rules.policy, desk.number, desk.epoch, desk.now_us, case.reissue
         )
     except ValueError as e:
-        return desk.move(case, "human", str(e), made_of)
+        return desk.move(case, "human", str(e), codec.dump(made_of))
     case = desk.move(
         case,
         "authorised",
         "all gates are open",
-        made_of,
+        codec.dump(made_of),
         plan=decision.plan,
         gate="",
         release_by_us=order.release_by_us,

@@ -16,7 +16,7 @@ from defib.engine.jobs import TERMINAL_STATES, AttemptKey
 from defib.engine.recover import fence
 from defib.engine.recover.desk import Desk
 from defib.engine.recover.inputs import SECOND, line, same
-from defib.engine.recover.steps import GONE_READS, GONE_S, PLANS_MAX, issue, look, outlived
+from defib.engine.recover.steps import GONE_READS, GONE_S, PLANS_MAX, issue, look, look_now, outlived
 from defib.engine.recover.words import Answer, Case, Facts, Issued
 
 RELEASES_MAX = 10
@@ -42,8 +42,7 @@ def heard(desk: Desk, case: Case, number: int, answer: Answer, code: str, began_
         if answer == "not-run":
             return _not_run(desk, case, code)
     if case.state in ("issued", "unknown", "accepted"):
-        desk.looking.pop(case.id, None)
-        look(desk, case)
+        look_now(desk, case)
     return case
 
 
@@ -134,7 +133,6 @@ def _outcome(desk: Desk, case: Case, found: tuple[Facts, ...]) -> Case:
         )
     sure = "" if issued.answer == "done" else "; whether by us is not certain"
     hold = facts.reason if issued.order.verb == "requeuehold" else ""
-    desk.looking.pop(case.id, None)
     return desk.move(
         case, "accepted", f"restarts {facts.attempt.restarts}{sure}", next=facts.attempt, hold_reason=hold, unmoved=()
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.simulation.slurm import ENDED, S, Job
+from tests.simulation.slurm import ENDED, Job, S
 
 from defib.engine.recover.words import Order, Returned
 
@@ -35,7 +35,7 @@ class Executor:
             return  # dead before the intent was durable: nothing runs, nobody answers
         self.numbers.add(order.number)
         self.keys[order.key] = self.keys.get(order.key, 0) + 1
-        if not any(o.order.number == order.number for r in sim.rows if r.case is not None for o in r.case.orders):
+        if order.number not in sim.recorded:
             sim.fail("I2: an order runs that is in no row")
         sim.after(sim.rng.choice((0.05, 0.5, 4.0)), lambda: self._call(order))
 
@@ -66,7 +66,9 @@ class Executor:
             sim.after(order.kill_after_s, lambda: self._answer(order, "unclear", "killed"))
             return
         said = self.judged(order, lambda: slurm.answer(*request))
-        if ("lost-reply" in sim.faults and sim.rng.random() < 0.3) or ("executor-crash" in sim.faults and sim.rng.random() < 0.1):
+        if ("lost-reply" in sim.faults and sim.rng.random() < 0.3) or (
+            "executor-crash" in sim.faults and sim.rng.random() < 0.1
+        ):
             if sim.rng.random() < 0.5:
                 self._answer(order, "unclear", "killed")
             return
@@ -83,7 +85,10 @@ class Executor:
         sim, slurm = self.sim, self.sim.slurm
         targets = slurm.resolve(order.by, order.job_id, order.array_task, order.sluid)
         before = [(j, j.restarts, j.state, j.submit_us, j.suspended, j.held, j.hold_by) for j in targets]
+        excluded = [(j, set(j.excluded)) for j in targets]
         said = str(run())
+        if order.verb == "exclude" and said == "done":
+            self._exclusion(order, excluded)
         if order.verb in MUTATING:
             self._mutation(order, before)
         elif order.verb == "release":
@@ -93,6 +98,13 @@ class Executor:
                     if sim.now - order.read_us > 8 * S:
                         sim.fail(f"job {j.id}: a hold of {by} was released by us")
         return said
+
+    def _exclusion(self, order: Order, before: list[tuple[Job, set[str]]]) -> None:
+        for job, own in before:
+            if not own <= set(order.nodes):
+                self.sim.fail(f"job {job.id}: nodes that its user excluded were let in again")
+            if len(set(self.sim.slurm.node_names) - set(order.nodes)) < job.node_count:
+                self.sim.fail(f"job {job.id}: too few nodes are left for it")
 
     def _mutation(self, order: Order, before: list[tuple[Job, int, str, int, bool, bool, str]]) -> None:
         sim = self.sim
