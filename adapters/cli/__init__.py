@@ -14,6 +14,7 @@ import sys
 from pathlib import Path
 
 from defib import __version__
+from defib.adapters.cli import asking
 
 EPILOG = """examples:
   defib replay logs/                         read finished logs, print what happened to each run
@@ -97,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     _watch(commands)
     _listings(commands)
     _slurm(commands)
+    asking.add(commands)
     _rules(commands)
     _service(commands)
     return parser
