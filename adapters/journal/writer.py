@@ -74,6 +74,11 @@ class Journal:
             raise
 
     @property
+    def first(self) -> int:
+        """The number of the oldest record that is still there."""
+        return segments(self.folder)[0].first
+
+    @property
     def size(self) -> int:
         """Size of all segments."""
         return sum(os.path.getsize(s.path) for s in segments(self.folder))
