@@ -125,7 +125,7 @@ class Keeper:
 
     def _forget(self) -> None:
         before = min([*self.resumed.opened.values(), self.resumed.seq])
-        if self.journal.size <= self.keeping.most_bytes:
+        if not self.journal.forgettable(before, self.keeping.most_bytes):
             return
         # Marks of closed logs would go with the records that hold them, and those logs would be read as new ones.
         self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
@@ -163,6 +163,7 @@ class Station:
     server: SqlServer | None
     observer: Observer
     state: State
+    orderly: bool = True  # the engine knows nothing that is not in the journal
 
     def kept(self, source: str) -> dict[bytes, bytes]:
         """The marks a source left behind, by key."""
@@ -172,15 +173,18 @@ class Station:
         """Until the source is done or the hooks ask to end. Raises StoreError."""
         k = self.keeper
         drive = Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
+        self.orderly = False
         drive.run(_Lasting(source, k.hooks.asked))
+        self.orderly = True
 
     def close(self) -> None:
-        """End in order: the history is brought up to date, a snapshot is left. Raises StoreError."""
+        """End in order: the history is brought up to date, and a snapshot is left where nothing went wrong. Raises StoreError."""
         k = self.keeper
         try:
             if self.server is not None:
                 self.server.close()
-            k.snapshot()
+            if self.orderly:
+                k.snapshot()
         except StoreError:
             k.store.abandon()
             raise
