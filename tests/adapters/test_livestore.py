@@ -262,3 +262,34 @@ def test_a_keeper_waits_for_room_and_says_so(tmp_path: Path, loaded: Any) -> Non
         station.keeper.patiently(act)
     assert ballast.stat().st_size == 0
     station.close()
+
+
+def test_no_snapshot_is_left_of_what_the_journal_does_not_hold(tmp_path: Path, loaded: Any) -> None:
+    """Where a run breaks off between taking events in and writing them down, the next start knows only what was written."""
+    from defib.adapters.journal import snapshot
+    from killcase import Quiet, World
+
+    class Deaf:
+        def apply(self, effects: list[object]) -> None: ...
+
+    class Broken:
+        polls = 0
+
+        def poll(self) -> Any:
+            self.polls += 1
+            if self.polls == 1:
+                return [OPENED, lines(1, 5), Ticked(NOW)]
+            return [lines(6, 9), Ticked(NOW - SECOND)]  # an assertion of ours fails: the clock went back
+
+        def close(self) -> None: ...
+
+    state = str(tmp_path / "s")
+    station = daemon.open_station(state, loaded, Deaf(), Quiet(), World(tmp_path))
+    with pytest.raises(AssertionError):
+        station.run(Broken())
+    station.close()
+    assert snapshot.found(str(tmp_path / "s" / "journal")) == []
+    again = daemon.open_station(state, loaded, Deaf(), Quiet(), World(tmp_path))
+    assert [r.read for r in again.keeper.resumed.reached.values()] == [len(lines(1, 5).data)]
+    assert again.keeper.store.cursor().execute("SELECT count(*) FROM progress").fetchall() == [(5,)]
+    again.close()
