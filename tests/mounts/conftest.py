@@ -32,6 +32,7 @@ class Site:
 
     def __init__(self, home: Path) -> None:
         self.home = home
+        self.kind = "nfs4"
         self.points = {home: "8:1", home / "disk": "8:2", home / "net": "0:44"}
         for point in self.points:
             point.mkdir(exist_ok=True)
@@ -42,13 +43,15 @@ class Site:
 
     def table(self) -> bytes:
         lines = ["1 0 8:0 / / rw - ext4 /dev/vda rw"]
-        lines += [f"{n} 1 {d} / {p} rw - nfs4 server:/{d} rw" for n, (p, d) in enumerate(self.points.items(), 2)]
+        lines += [f"{n} 1 {d} / {p} rw - {self.kind} server:/{d} rw" for n, (p, d) in enumerate(self.points.items(), 2)]
         return "\n".join(lines).encode()
 
-    def open(self, *watches: str, roots: tuple[str, ...] = (), silent_s: float = 1.0, **more: Any) -> Mounts:
+    def open(
+        self, *watches: str, roots: tuple[str, ...] = (), silent_s: float = 1.0, every_s: float = 0.2, **more: Any
+    ) -> Mounts:
         named = [os.fsencode(self.home / w) for w in watches]
         self.source = Mounts(named, SystemClock(), [os.fsencode(self.home / r) for r in roots], read_table=self.table)
-        self.source.begin(Setup(PATHS, None, looking(SECOND // 5), silent_us=int(silent_s * SECOND)), **more)
+        self.source.begin(Setup(PATHS, None, looking(int(every_s * SECOND)), silent_us=int(silent_s * SECOND)), **more)
         return self.source
 
     def poll(self) -> list[SourceItem]:

@@ -267,3 +267,26 @@ def test_readers_die_with_their_parent(tmp_path: Path) -> None:
         while Path(f"/proc/{pid}").exists() and Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z":
             assert time.monotonic() - began < 10
             time.sleep(0.05)
+
+
+def test_on_a_local_disk_a_write_is_seen_before_the_next_look(site: Site) -> None:
+    site.kind = "ext4"
+    site.write("disk/slurm-1.out", b"x\n")
+    site.open("disk", every_s=3600, silent_s=20)
+    site.until(lambda: site.of(Data))
+    began = time.monotonic()
+    while time.monotonic() - began < 8:  # until its folder is listened to
+        site.poll()
+    site.write("disk/slurm-1.out", b"y\n")
+    site.until(lambda: site.streams == {("disk/slurm-1.out", 0): b"x\ny\n"})
+
+
+def test_a_remote_mount_is_asked_at_its_time_only(site: Site) -> None:
+    site.write("net/slurm-1.out", b"x\n")
+    site.open("net", every_s=3600, silent_s=20)
+    site.until(lambda: site.of(Data))
+    site.write("net/slurm-1.out", b"y\n")
+    began = time.monotonic()
+    while time.monotonic() - began < 8:
+        site.poll()
+    assert site.streams == {("net/slurm-1.out", 0): b"x\n"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from defib.adapters.tail.files import SystemFiles
+from defib.adapters.tail.siblings import open_checked
 
 
 @pytest.fixture(params=["openat2", "component by component"])
@@ -167,3 +169,78 @@ def test_a_folder_swapped_for_a_link_while_it_is_opened_never_leads_out(files: S
         stop.set()
         thread.join()
     assert opened
+
+
+@pytest.mark.parametrize("other", ["link", "fifo", "foreign"])
+def test_a_log_swapped_while_it_is_opened_is_judged_by_what_was_opened(
+    other: str, files: SystemFiles, tmp_path: Path
+) -> None:
+    """Thousands of swaps: what was opened is the user's own regular file, whatever stood at the path before or after."""
+    stop = threading.Event()
+    log, evil, third = (tmp_path / "root/job" / n for n in ("log", "evil", "third"))
+    if other == "link":
+        evil.symlink_to(tmp_path / "secret" / "log")
+    elif other == "fifo":
+        os.mkfifo(evil)
+    else:
+        evil.write_bytes(b"secret\n")
+        if os.geteuid() == 0:
+            os.chown(evil, 12345, 12345)
+        else:
+            evil.unlink()
+            evil.mkdir()
+    swaps = 0
+
+    def swap() -> None:
+        nonlocal swaps
+        while not stop.is_set():
+            log.rename(third)
+            evil.rename(log)
+            log.rename(evil)
+            third.rename(log)
+            swaps += 1
+
+    thread = threading.Thread(target=swap)
+    thread.start()
+    opened = refusals = 0
+    try:
+        while swaps < 3000 or not (opened and refusals):
+            try:
+                handle, _ = open_checked(files, path(tmp_path, "job", "log"), os.geteuid())
+            except OSError:
+                refusals += 1
+                continue
+            opened += 1
+            assert files.read(handle, 0, 99) == b"text\n"
+            os.close(handle)
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_other_mounts_are_not_touched(tmp_path: Path) -> None:
+    """Neither listed nor opened, in both ways of opening; a root that is mounted in another is the one that counts."""
+    for name in ("root/net/x", "root/disk/y"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "log").write_bytes(b"z")
+    root, net, inner = (os.fsencode(tmp_path / n) for n in ("root", "root/net", "root/net/x"))
+    for openat2 in (True, False):
+        files = SystemFiles((root,), openat2, frozenset((net, os.fsencode(tmp_path))))
+        assert [n.name for n in files.names(root)] == [b"disk"]
+        assert refused(files, inner + b"/log") == errno.EXDEV
+        os.close(files.open(path(tmp_path, "disk", "y", "log")))
+        files.roots += (inner,)
+        os.close(files.open(inner + b"/log"))
+        files.shut()
+
+
+def test_a_real_mount_is_not_crossed() -> None:
+    """The kernel says so too, where a mount came after the table was read."""
+    files = SystemFiles((b"/",), others=frozenset())
+    with contextlib.suppress(OSError):
+        os.close(files.open(b"/etc/hostname"))
+    if not files.openat2 or not os.path.ismount("/proc"):
+        return  # a kernel without the call: the table alone must do
+    with pytest.raises(OSError, match="cross-device"):
+        os.close(files.open(b"/proc/version"))
+    files.shut()
