@@ -81,14 +81,15 @@ class Controller:
     """
 
     def __init__(
-        self, folder: str, rules: Rules, ports: Ports, audit: Audit, stops: tuple[str, ...] = (), group: int | None = None
+        self, folder: str, rules: Rules, ports: Ports, audit: Audit, stops: tuple[str, ...] = (), group: int | None = None,
+        tell_us: int = TELL_US,
     ) -> None:  # fmt: skip
         if (rules.policy.mode == "observe") != (ports.executor is None):
             raise ValueError("an executor goes with the modes approve and act, and with no other")
         self.folder, self.rules, self.ports, self.audit = folder, rules, ports, audit
         self.stops = (os.path.join(folder, switch.STOP), *stops)
         self.broken = ""
-        self._group = group
+        self._group, self._tell_us = group, tell_us
         self._people = Spool(os.path.join(folder, "said"), group)
         self._inbox = Spool(os.path.join(folder, "inbox"), group)
         self._events: deque[Event] = deque()
@@ -150,7 +151,7 @@ class Controller:
             self._beat(now)
             self._events.append(self._vitals(now))
         if now >= due.tell:
-            due.tell = now + TELL_US
+            due.tell = now + self._tell_us
             self._retell(now)
         if now >= due.tick:
             due.tick = now + TICK_US

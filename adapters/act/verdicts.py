@@ -91,7 +91,8 @@ class Verdicts:
         verdict = provisional.judge(self.state, e.job, self._streams(e.job, facts))
         if verdict is None:
             return []
-        return [self._judged(UNWELL[e.health], facts, verdict, e.because, e.at_us)]
+        # the end is told as soon as the scheduler shows it; how it came is known when the logs have been read to theirs (`_ended`)
+        return [self._judged(UNWELL[e.health], facts, verdict, e.because, e.at_us, drained=e.health != "dead")]
 
     def _ended(self, e: JobJudged) -> list[Event]:
         ident = _named(e.job)
@@ -101,7 +102,7 @@ class Verdicts:
             last = e.attempts[-1]
             if last.verdict in DEAD:
                 because = last.cause.because if last.cause is not None else f"its logs say {last.verdict}"
-                out = [self._judged("dead", facts, last, because, self.now_us())]
+                out = [self._judged("dead", facts, last, because, self.now_us(), drained=True)]
             else:
                 out = [TakenBack(self.now_us(), facts.key, f"its logs say {last.verdict}")]
         for n in [n for n, (job, _, _) in self._opened.items() if job == e.job]:
@@ -117,7 +118,14 @@ class Verdicts:
         return {"verdict": v.verdict, "class": v.klass, "lines": lines, "step": _step(v)}
 
     def _judged(
-        self, kind: Literal["dead", "hung", "slow"], facts: JobFacts, v: AttemptVerdict, because: str, at_us: int
+        self,
+        kind: Literal["dead", "hung", "slow"],
+        facts: JobFacts,
+        v: AttemptVerdict,
+        because: str,
+        at_us: int,
+        *,
+        drained: bool,
     ) -> Judged:
         self.kept[facts.key] = self._lines(v)
         klass = v.klass or ("unknown" if kind == "dead" else "hang" if kind == "hung" else "slow-path")
@@ -127,7 +135,7 @@ class Verdicts:
             places = (SuspectPlace(suspect.node, suspect.gpu, suspect.confidence, suspect.how, suspect.breadth),)
         return Judged(
             at_us, facts.key, kind, v.attempt_id, klass, cause.confidence if cause else "unknown", str(cause.signal.rule) if cause else "",
-            fingerprint(cause.signal) if cause else klass, _step(v), places, True, True, "", None, cut(safe(because), 300),
+            fingerprint(cause.signal) if cause else klass, _step(v), places, True, drained, "", None, cut(safe(because), 300),
         )  # fmt: skip
 
     def _progress(self, e: Append) -> list[Event]:
