@@ -131,28 +131,52 @@ def _output(p: argparse.ArgumentParser) -> None:
     p.add_argument("--noheader", action="store_true", help="no header line")
 
 
-def _replay(commands) -> None:  # type: ignore[no-untyped-def]
-    p = commands.add_parser("replay", help="read finished logs into the history", formatter_class=RAW,
-        description="Read finished logs (files, directories, .gz, .zst) and judge every attempt in them.",
-        epilog="example:\n  defib replay runs/2026-11/ --db history.duckdb\n  defib replay train.out --jsonl --db :memory:")  # fmt: skip
-    p.add_argument("paths", nargs="+", metavar="PATH")
-    _db(p)
-    _extra_rules(p)
-    p.add_argument("--cluster", help="name of the cluster the logs come from")
+def _told(p: argparse.ArgumentParser) -> None:
+    """How judged attempts are told."""
     out = p.add_mutually_exclusive_group()
     out.add_argument("--json", action="store_true", help="one JSON document")
     out.add_argument("--jsonl", action="store_true", help="one JSON object per attempt, one a line")
     p.add_argument(
         "--fail-on", default="", metavar="VERDICT[,…]", help="exit 1 if an attempt ended so, e.g. crashed,stalled"
     )
+    p.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
+
+
+def _replay(commands) -> None:  # type: ignore[no-untyped-def]
+    p = commands.add_parser("replay", help="read finished logs into the history", formatter_class=RAW,
+        description="Read finished logs (files, directories, .gz, .zst) and judge every attempt in them.",
+        epilog="example:\n  defib replay runs/2026-11/ --db history.duckdb\n  defib replay train.out --jsonl --db :memory:\n"
+        "as a Slurm job array of 32 tasks, whose parts are merged afterwards:\n"
+        "  defib replay /logs --part $SLURM_ARRAY_TASK_ID/32 -o parts/$SLURM_ARRAY_TASK_ID.part\n"
+        "  defib merge parts/*.part --db history.duckdb")  # fmt: skip
+    p.add_argument("paths", nargs="+", metavar="PATH")
+    _db(p)
+    _extra_rules(p)
+    p.add_argument("--cluster", help="name of the cluster the logs come from")
+    _told(p)
     p.add_argument(
         "--block-bytes",
         type=_bytes,
         default=1024 * 1024,
         help="bytes read at a time (the result does not depend on it)",
     )
-    p.add_argument("-q", "--quiet", action="store_true", help="no progress and no summary")
+    how = p.add_mutually_exclusive_group()
+    how.add_argument(
+        "--jobs", type=_count, default=1, metavar="N", help="read with N processes (the result is the same)"
+    )
+    how.add_argument("--scheduler", metavar="WHERE", help="local:N (as --jobs), or dask://HOST:PORT for a Dask cluster")
+    how.add_argument(
+        "--part", type=_part, metavar="I/N", help="read only the I-th of N shares; write it with -o for 'defib merge'"
+    )
+    p.add_argument("-o", "--output", type=Path, metavar="FILE", help="with --part: the part to write")
     p.set_defaults(run="replay:replay")
+    m = commands.add_parser("merge", help="put the parts of a replay together", description="Put all parts of one replay (replay --part) into "
+        "the history and tell every attempt. Parts are refused where one is missing, or rules or logs differ between them.")  # fmt: skip
+    m.add_argument("parts", nargs="+", type=Path, metavar="PART")
+    _db(m)
+    _extra_rules(m)
+    _told(m)
+    m.set_defaults(run="replay:merge")
     c = commands.add_parser(
         "check-log",
         help="what is and is not recognised in a log",
@@ -420,6 +444,12 @@ def _rules(commands) -> None:  # type: ignore[no-untyped-def]
     co.add_argument("--suggest", action="store_true", help="print a rule file of stubs for the shapes shown (YAML)")
     co.add_argument("--json", action="store_true", help="one JSON document")
     co.set_defaults(run="ruledoc:coverage")
+    pr = verbs.add_parser("profile", help="which rules cost time on these logs, and what rewording would buy")
+    pr.add_argument("paths", nargs="+", metavar="PATH")
+    _extra_rules(pr)
+    pr.add_argument("--all", action="store_true", help="every pattern that meets anything")
+    pr.add_argument("--json", action="store_true", help="one JSON document")
+    pr.set_defaults(run="profile:profile")
     dc = verbs.add_parser("doc", help="one Markdown page of all rules")
     dc.add_argument("-o", "--output", type=Path, metavar="FILE", help="write there instead of to standard output")
     _extra_rules(dc)
@@ -447,6 +477,16 @@ def _count(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not 0 < int(text) < 10**9:
         raise argparse.ArgumentTypeError(f"'{text}': give a whole number from 1 on")
     return int(text)
+
+
+def _part(text: str) -> tuple[int, int]:
+    """`3/32`: the third of 32."""
+    index, _, of = text.partition("/")
+    if not 1 <= _count(index) <= _count(of) <= 100_000:
+        raise argparse.ArgumentTypeError(
+            f"'{text}': give the number of the share and how many there are, as 1/32 to 32/32"
+        )
+    return int(index), int(of)
 
 
 def _bytes(text: str) -> int:
