@@ -231,6 +231,10 @@ class Controller:
             return
         self._events.append(Copied(now, effect.case, True))
 
+    def disarm(self, why: str) -> None:
+        """Decide and call nothing any more, until a person has looked."""
+        self._break(why)
+
     def _break(self, why: str) -> None:
         self.broken = why
         self._events.clear()

@@ -400,7 +400,7 @@ def watch(
                     station.run(session)
                 else:
                     drive = station.drive()
-                    serve(service, source, drive, k, folder)
+                    serve(service, source, drive, k, folder, fan.sinks)
                     station.run(service.around(session), drive)
             finally:
                 session.close()

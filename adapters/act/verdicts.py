@@ -51,6 +51,12 @@ class Verdicts:
         waiting, self._waiting = self._waiting, {}
         return [e for change in waiting.values() for e in self._changed(change)]
 
+    def resumed(self, state: State) -> None:
+        """Logs that were open when an earlier watch ended: since when is not known, so only stamps tell which run printed a step."""
+        for n, s in state.streams.items():
+            if s.end is None:
+                self._opened[n] = (s.facts.job, 0, s.id.path)
+
     def take(self, effects: Iterable[object]) -> list[Event]:
         """What follows from effects of the engine, in their order."""
         out: list[Event] = []
