@@ -57,11 +57,8 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
     if not 0 < job_id <= ID_MAX:
         raise ValueError("an impossible job id")
     base, flags = shapes.state(r["job_state"])
-    array, task, het = (
-        number(r.get("array_job_id")) or None,
-        number(r.get("array_task_id")),
-        number(r.get("het_job_id")),
-    )
+    array, task = number(r.get("array_job_id")) or None, number(r.get("array_task_id"))
+    het = number(r.get("het_job_id"))
     task = task if array is not None else None
     over = base in TERMINAL_STATES
     code, sig = shapes.exit_of(r.get("exit_code")) if over else (None, None)
