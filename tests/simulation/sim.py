@@ -79,9 +79,7 @@ class Sim:
         self.faults = fault_words.draw(self.rng, self.seed)
         nodes = tuple(f"n{i:02d}" for i in range(1, self.rng.choice((6, 10, 16)) + 1))
         delay = self.rng.choice((5.0, 20.0)) if "short-delay" in self.faults else 121.0
-        self.slurm = Slurm(
-            self.rng, nodes, delay, sluids=self.rng.random() < 0.3, min_job_age_s=self.rng.choice((300.0, 3600.0))
-        )
+        self.slurm = Slurm(self.rng, nodes, delay, sluids=self.rng.random() < 0.3, min_job_age_s=self.rng.choice((300.0, 3600.0)))
         if "bad-nodes" in self.faults:
             self.slurm.bad = set(self.rng.sample(nodes, 1))
         self.executor = Executor(self)
@@ -128,9 +126,7 @@ class Sim:
         self.after(self.rng.expovariate(1 / (hours * 3600)), go)
 
     def fail(self, what: str) -> None:
-        raise BrokenError(
-            f"seed {self.seed}, {self.now / HOUR:.2f} h: {what} (faults: {', '.join(sorted(self.faults.on))})"
-        )
+        raise BrokenError(f"seed {self.seed}, {self.now / HOUR:.2f} h: {what} (faults: {', '.join(sorted(self.faults.on))})")
 
     # --- our process ----------------------------------------------------------------------------------------------------------------
 
@@ -189,13 +185,9 @@ class Sim:
                 self._ask(effect)
             elif isinstance(effect, Issue):
                 self.stats["orders"] += 1
-                if effect.order.number not in {
-                    o.order.number for o in (self.rows[-1].case.orders if self.rows[-1].case else ())
-                }:
+                if effect.order.number not in {o.order.number for o in (self.rows[-1].case.orders if self.rows[-1].case else ())}:
                     self.fail("I2: an order leaves before its row")
-                late = (
-                    self.rng.choice((0.0, 0.5, 60.0, 4000.0)) if "epoch" in self.faults else self.rng.choice((0.0, 0.3))
-                )
+                late = self.rng.choice((0.0, 0.5, 60.0, 4000.0)) if "epoch" in self.faults else self.rng.choice((0.0, 0.3))
                 self.after(late, lambda o=effect.order: self.executor.take(o))  # type: ignore[misc]
         if may_crash and self.rng.random() < 0.001:
             self.crash()
@@ -227,19 +219,10 @@ class Sim:
         ok = self._answers()
         jobs = tuple(self.slurm.facts(j) for j in self.slurm.jobs.values()) if ok else ()
         self.poll_no += 1
-        nodes = (
-            self.slurm.nodes() if ok and (self.poll_no % 8 == 1 or self.desk is None or not self.desk.nodes) else None
-        )
-        event = Scheduled(
-            self.now,
-            ClusterRead(self.now, ok, jobs, took_s=0.1 if ok else 10.0),
-            self.slurm.cluster() if ok else None,
-            nodes,
-        )
+        nodes = self.slurm.nodes() if ok and (self.poll_no % 8 == 1 or self.desk is None or not self.desk.nodes) else None
+        event = Scheduled(self.now, ClusterRead(self.now, ok, jobs, took_s=0.1 if ok else 10.0), self.slurm.cluster() if ok else None, nodes)
         if "slow-reads" in self.faults and self.rng.random() < 0.3:
-            self.after(
-                self.rng.choice((1.0, 30.0, 300.0)), lambda: self.give(lambda: Scheduled(self.now, *_parts(event)))
-            )
+            self.after(self.rng.choice((1.0, 30.0, 300.0)), lambda: self.give(lambda: Scheduled(self.now, *_parts(event))))
         else:
             self.give(lambda: event)
 
@@ -268,9 +251,7 @@ class Sim:
     def _ask(self, effect: Ask) -> None:
         what = "approve" if self.rng.random() < 0.8 else "refuse"
         self.stats["asked"] += 1
-        self.send(
-            self.rng.choice((30.0, 1200.0, 4000.0)), lambda: Said(self.now, "op", what, effect.case, effect.digest)
-        )  # type: ignore[arg-type]
+        self.send(self.rng.choice((30.0, 1200.0, 4000.0)), lambda: Said(self.now, "op", what, effect.case, effect.digest))  # type: ignore[arg-type]
 
     # --- the detector ---------------------------------------------------------------------------------------------------------------
 
@@ -293,17 +274,13 @@ class Sim:
 
     def _judge(self, job: Job, kind: str, wrong: bool = False) -> None:
         key, rng = self._key(job), self.rng
-        klass, cause = {"hardware": ("gpu-hardware", "xid"), "bug": ("user-code", "traceback")}.get(
-            job.ended_by, ("process-failed", "exit")
-        )
+        klass, cause = {"hardware": ("gpu-hardware", "xid"), "bug": ("user-code", "traceback")}.get(job.ended_by, ("process-failed", "exit"))
         if kind == "hung":
             klass, cause = "hang", "silence"
         if "misjudged" in self.faults and rng.random() < 0.3:
             klass = rng.choice(("user-code", "gpu-hardware", "peer-lost", "hang", "nonsense"))
         suspects = tuple(
-            SuspectPlace(n, "0", "certain", "cause", 1)
-            for n in job.nodes
-            if n in self.slurm.bad and klass == "gpu-hardware"
+            SuspectPlace(n, "0", "certain", "cause", 1) for n in job.nodes if n in self.slurm.bad and klass == "gpu-hardware"
         )
         sign = "step-state" if kind == "hung" and not wrong and rng.random() < 0.8 else ""
         judged = Judged(
@@ -378,21 +355,9 @@ class Sim:
         for job in self.slurm.jobs.values():
             if not (job.held and job.hold_by == "defib") or self.desk is None or self.killed or not self._answers():
                 continue
-            case = next(
-                (c for c in self.desk.cases.values() if c.next is not None and name(c.next) == name(self._key(job))),
-                None,
-            )
+            case = next((c for c in self.desk.cases.values() if c.next is not None and name(c.next) == name(self._key(job))), None)
             told = case is not None and case.state in ("stranded", "human", "satisfied-by-other")
-            quiet = self.faults.on & {
-                "crash",
-                "delay",
-                "slow-reads",
-                "controller-down",
-                "controller-hung",
-                "executor-crash",
-                "epoch",
-                "kill-switch",
-            }
+            quiet = self.faults.on & {"crash", "delay", "slow-reads", "controller-down", "controller-hung", "executor-crash", "epoch", "kill-switch"}
             if not told and not quiet and self.now - job.submit_us > 2 * HOUR:
                 self.fail(f"job {job.id} is held by us and nobody was told")
 

@@ -120,11 +120,7 @@ class Slurm:
             return [j for j in self.jobs.values() if j.sluid == sluid]
         if by == "task":
             return [j for j in self.jobs.values() if j.array_job_id == job_id and j.task == task]
-        return [
-            j
-            for j in self.jobs.values()
-            if job_id in (j.id, j.array_job_id) and (j.array_job_id in (None, job_id) or j.id == job_id)
-        ]
+        return [j for j in self.jobs.values() if job_id in (j.id, j.array_job_id) and (j.array_job_id in (None, job_id) or j.id == job_id)]
 
     def requeue(self, job: Job, hold: bool = False, incomplete: bool = False, by: str = "user") -> str:
         """done, or the class of the error. What it does to the run is in `log`."""
@@ -234,9 +230,7 @@ class Slurm:
                 del self.jobs[job.line]
         self._start()
 
-    def answer(
-        self, verb: str, by: str, job_id: str, task: str, sluid: str, incomplete: str, nodes: str, who: str
-    ) -> str:
+    def answer(self, verb: str, by: str, job_id: str, task: str, sluid: str, incomplete: str, nodes: str, who: str) -> str:
         """One request executed now, as the controller would: every record that the name addresses."""
         targets = self.resolve(by, int(job_id), int(task) if task else None, sluid)
         if not targets:
@@ -262,13 +256,7 @@ class Slurm:
             if job.state == "RUNNING" or job.completing_until is not None:
                 free.difference_update(job.nodes)
         for job in self.jobs.values():
-            if (
-                job.state != "PENDING"
-                or job.held
-                or job.completing_until is not None
-                or job.eligible_us > self.now
-                or job.pending_tasks
-            ):
+            if job.state != "PENDING" or job.held or job.completing_until is not None or job.eligible_us > self.now or job.pending_tasks:
                 continue
             if len(set(self.node_names) - set(job.excluded)) < job.node_count:
                 job.held, job.hold_by, job.reason = True, "constraints", "BadConstraints"
@@ -279,14 +267,7 @@ class Slurm:
                 continue
             job.nodes = tuple(fit[: job.node_count])
             free.difference_update(job.nodes)
-            job.state, job.reason, job.start_us, job.step, job.exit, job.end_us = (
-                "RUNNING",
-                "None",
-                self.now,
-                job.saved,
-                None,
-                None,
-            )
+            job.state, job.reason, job.start_us, job.step, job.exit, job.end_us = "RUNNING", "None", self.now, job.saved, None, None
             job.starts += 1
             self._draw(job)
             self.log.append((self.now, "started", job))
@@ -296,11 +277,7 @@ class Slurm:
     def _draw(self, job: Job) -> None:
         """What becomes of this run, and when."""
         r, rate = self.rng, job.rate
-        ends = [
-            ((job.goal - job.step) / rate, "complete"),
-            (job.limit_s, "timeout"),
-            (r.expovariate(1 / 90_000), "transient"),
-        ]
+        ends = [((job.goal - job.step) / rate, "complete"), (job.limit_s, "timeout"), (r.expovariate(1 / 90_000), "transient")]
         if job.bug_at is not None and job.step < job.bug_at:
             ends.append(((job.bug_at - job.step) / rate, "bug"))
         if job.hangs_at is not None and job.step < job.hangs_at:
@@ -363,11 +340,8 @@ class Slurm:
     def nodes(self) -> tuple[NodeFacts, ...]:
         busy = {n for j in self.jobs.values() if j.state == "RUNNING" for n in j.nodes}
         return tuple(
-            NodeFacts(n, "DOWN" if n in self.down else "ALLOCATED" if n in busy else "IDLE", partitions=("gpu",))
-            for n in self.node_names
+            NodeFacts(n, "DOWN" if n in self.down else "ALLOCATED" if n in busy else "IDLE", partitions=("gpu",)) for n in self.node_names
         )
 
     def cluster(self) -> ClusterFacts:
-        return ClusterFacts(
-            "c", (24, 11), self.booted_us, 1, self.delay_s, 10.0, self.min_job_age_s, sluids=self.sluids
-        )
+        return ClusterFacts("c", (24, 11), self.booted_us, 1, self.delay_s, 10.0, self.min_job_age_s, sluids=self.sluids)
