@@ -125,6 +125,10 @@ class Controller:
         nodes: tuple[NodeFacts, ...] | None = None
         if self._survey is not None:
             cluster, nodes = self._survey.cluster, self._survey.nodes
+            if cluster is not None:
+                cluster = dataclasses.replace(
+                    cluster, ping_s=None
+                )  # it differs each time, and every change makes a row
             self._survey = dataclasses.replace(self._survey, cluster=None, nodes=None)
         self.feed(Scheduled(read.at_us, read, cluster, nodes))
 

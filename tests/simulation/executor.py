@@ -66,9 +66,7 @@ class Executor:
             sim.after(order.kill_after_s, lambda: self._answer(order, "unclear", "killed"))
             return
         said = self.judged(order, lambda: slurm.answer(*request))
-        if ("lost-reply" in sim.faults and sim.rng.random() < 0.3) or (
-            "executor-crash" in sim.faults and sim.rng.random() < 0.1
-        ):
+        if ("lost-reply" in sim.faults and sim.rng.random() < 0.3) or ("executor-crash" in sim.faults and sim.rng.random() < 0.1):
             if sim.rng.random() < 0.5:
                 self._answer(order, "unclear", "killed")
             return
