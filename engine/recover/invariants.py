@@ -277,7 +277,7 @@ def _decision(i: Inputs, case: Case) -> list[str]:
     if first != decide(i) or first.plan is None or case.plan is None or first.plan.digest != case.plan.digest:
         out.append("I19: the stored inputs do not give the plan that was carried out")
     for mode in ("observe", "approve", "act"):
-        other = decide(dataclasses.replace(i, policy=dataclasses.replace(i.policy, mode=mode)))  # type: ignore[arg-type]
+        other = decide(dataclasses.replace(i, policy=dataclasses.replace(i.policy, mode=mode)))
         if other.plan != first.plan or other.would != first.would:
             out.append(f"I19: another plan in mode {mode}")
     return out
