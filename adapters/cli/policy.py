@@ -1,56 +1,62 @@
-"""`defib policy check`, `defib consent`, `defib decide`: what may be done to jobs, said and checked before anything is done.
-
-In: files and words of a person. Out: plain sentences or JSON. Always holds: nothing here acts or asks a scheduler.
-"""
+"""`defib policy check`, `consent`, `decide` and `whatif`: what an operator and a job's owner ask of the recovery's rules. Nothing here acts."""
 
 from __future__ import annotations
 
-import re
+import dataclasses
 import shlex
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from defib.adapters import rulefiles
-from defib.adapters.cli.tables import as_json, write_json
-from defib.adapters.show import printable, safe, when
-from defib.engine import policyfiles, yamlpos
-from defib.engine.policies import RecoveryPolicy, restore
-from defib.engine.recover import consent as words
-from defib.engine.recover.planner import Decision, replay
-from defib.engine.recover.words import COMMENT_MAX
-from defib.engine.words import Problem, RuleError, SourceError
+from defib.adapters.show import printable, safe
 
-INPUT_MAX = 16 * 1024 * 1024
-KIND = re.compile(r"[a-z]+", re.ASCII)
+if TYPE_CHECKING:
+    from defib.engine.policies import RecoveryPolicy
+    from defib.engine.recover.desk import Rules
+    from defib.engine.recover.whatif import Compared, Past
+
+PAST = """
+WITH gpus AS (
+    SELECT attempt_id, max(rank) + 1 AS n FROM (
+        SELECT attempt_id, rank FROM attempt_progress UNION ALL SELECT attempt_id, rank FROM attempt_signals
+        UNION ALL SELECT a.attempt_id, s.rank FROM attempt_streams a JOIN streams s USING (stream_id))
+    GROUP BY attempt_id
+)
+SELECT a.attempt_id, a.job, a.attempt_index, a.verdict, coalesce(a.class, ''), coalesce(i.fingerprint, ''), a.last_step,
+    epoch_us(a.first_seen), epoch_us(a.last_seen), epoch_us(lead(a.first_seen) OVER w), epoch_us(lead(a.last_seen) OVER w), lead(a.last_step) OVER w,
+    greatest(1, coalesce(g.n, 1))::BIGINT
+FROM attempts a LEFT JOIN incidents i USING (attempt_id) LEFT JOIN gpus g USING (attempt_id)
+WINDOW w AS (PARTITION BY a.job ORDER BY a.attempt_index)
+ORDER BY a.last_seen, a.attempt_id
+"""
+HEALED = """
+SELECT attempt_id, position, epoch_us(declared), onset_step FROM episodes
+WHERE kind = 'hung' AND clock = 'event' AND declared IS NOT NULL AND ended IS NOT NULL ORDER BY declared
+"""
+WELL = ("completed", "running-at-end", "unknown")
+SHOWN = 40
 
 
 def check(args: Any) -> int:
-    """`defib policy check FILE…`: each file laid over what is shipped, in the order given. Raises RuleError with every fault at its line."""
-    problems: list[Problem] = []
-    shipped = [yamlpos.read(name, text) for name, text in _shipped()]
-    theirs = [yamlpos.read(printable(str(path)), _text(path)) for path in args.files]
-    for f in theirs:
-        problems += f.problems
-        if not f.problems and not (isinstance(f.data, dict) and f.data.get("policy")):
-            problems.append(f.problem((), "a policy file begins with its name", "begin with 'policy: recovery'"))
+    """`defib policy check FILE…`: every fault at its line, or what the files change."""
+    from defib.adapters.cli.tables import write_json
+    from defib.engine.policies import RecoveryPolicy, restore
+    from defib.engine.words import RuleError
+
+    shipped, laid, problems = policies(args.files)
     if problems:
         raise RuleError(problems)
-    before = policyfiles.assemble(shipped, problems)
-    after = policyfiles.assemble([*shipped, *theirs], problems)
-    if problems:
-        raise RuleError(sorted(problems, key=lambda p: (p.path, p.line, p.column)))
-    changed = [(name, *change) for name in sorted(after) for change in _changes(before.get(name, {}), after[name])]
-    notes = doubts(restore(RecoveryPolicy, after["recovery"]))
+    changes = [(n, k, was, now) for n in sorted(laid) for k, was, now in _differences(shipped.get(n, {}), laid[n], "")]
+    notes = doubts(restore(RecoveryPolicy, laid["recovery"]))
     if args.json:
-        rows = [{"policy": n, "key": k, "shipped": a, "now": b} for n, k, a, b in changed]
-        write_json(as_json({"schema": "defib/policy-check/1", "changed": rows, "notes": notes}))
+        rows = [{"policy": n, "key": k, "shipped": was, "now": now} for n, k, was, now in changes]
+        write_json({"schema": "defib/policy-check/1", "rows": rows, "notes": notes})
         return 0
-    for name, key, old, new in changed:
-        print(f"{name}  {key}: {safe(str(old))} -> {safe(str(new))}")
-    if not changed:
-        print("as shipped: nothing is changed")
+    for name, key, was, now in changes:
+        print(safe(f"{name}: {key}: {_shown(was)} -> {_shown(now)}"))
+    print(
+        f"{len(args.files)} file{'' if len(args.files) == 1 else 's'} sound, {len(changes)} value{'' if len(changes) == 1 else 's'} changed"
+    )
     for note in notes:
         print(f"note: {note}")
     return 0
@@ -75,103 +81,200 @@ def doubts(policy: RecoveryPolicy) -> list[str]:
     return out
 
 
-def consent(args: Any) -> int:
-    """`defib consent`: print a comment by which the owner of a job allows restarts, or explain one. 1 for a comment that is no consent."""
-    if args.check is not None:
-        text = sys.stdin.read(COMMENT_MAX + 1) if args.check == "-" else args.check
-        valid, sentences = words.explain(text)
-        if args.json:
-            write_json(as_json({"schema": "defib/consent/1", "valid": valid, "says": sentences}))
+def policies(files: list[Path]) -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, Any]], list[Any]]:
+    """(the shipped policies, the same with the files laid over them, faults)."""
+    from defib.adapters import rulefiles
+    from defib.engine import policyfiles, yamlpos
+    from defib.engine.words import Problem
+
+    ours = [
+        yamlpos.read(f"rules/policy/{p.name}", p.read_text(encoding="utf-8"))
+        for p in sorted((rulefiles.built_in() / "policy").glob("*.yaml"))
+    ]
+    problems: list[Any] = []
+    theirs = []
+    for path, text in rulefiles.read_folders(list(files)):
+        source = yamlpos.read(path, text)
+        problems += source.problems
+        if source.problems:
+            continue
+        if isinstance(source.data, dict) and "policy" in source.data:
+            theirs.append(source)
         else:
-            print("\n".join(safe(s) for s in sentences))
+            problems.append(
+                Problem(path, 1, 1, "this is no policy file", "begin with 'policy: recovery' (or nodes, detect)")
+            )
+    shipped = policyfiles.assemble(ours, [])
+    return shipped, policyfiles.assemble([*ours, *theirs], problems), problems
+
+
+def _differences(was: Any, now: Any, key: str) -> list[tuple[str, Any, Any]]:
+    if isinstance(was, dict) and isinstance(now, dict):
+        return [d for k in now for d in _differences(was.get(k), now[k], f"{key}.{k}" if key else k)]
+    return [] if was == now else [(key, was, now)]
+
+
+def _shown(value: Any) -> str:
+    return ", ".join(map(str, value)) or "nobody" if isinstance(value, list | tuple) else str(value)
+
+
+def consent(args: Any) -> int:
+    """`defib consent`: print a valid comment, or explain one."""
+    from defib.engine.recover import consent as words
+
+    if args.check is not None:
+        valid, sentences = words.explain(args.check)
+        print("\n".join(safe(s) for s in sentences))
         return 0 if valid else 1
-    kinds = frozenset(KIND.findall(args.restart))
-    unknown = sorted(kinds - set(words.KINDS))
-    if unknown:
-        raise SourceError(f"--restart: '{unknown[0]}' is not known\n    mend: of {', '.join(words.KINDS)}")
-    made = words.Consent(kinds, args.max_restarts, args.act_on_running, not args.keep_nodes)
-    text = made.comment()
-    words.parse(text)  # what is printed is valid
-    if args.json:
-        write_json(
-            as_json({"schema": "defib/consent/1", "valid": True, "comment": text, "says": words.explain(text)[1]})
-        )
-        return 0
-    print(f"sbatch --comment={shlex.quote(text)} …")
-    print(f"scontrol update JobId=ID Comment={shlex.quote(text)}      # a job that is in the queue already")
-    for sentence in words.explain(text)[1]:
-        print(f"  {safe(sentence)}")
+    if args.revoke:
+        text = '{"defib": {"restart": []}}'
+    elif not args.restart:
+        print("defib: say what for: --restart crash,hang (or --check TEXT, --revoke)", file=sys.stderr)
+        return 2
+    else:
+        kinds = [k.strip() for k in args.restart.split(",")]
+        strange = [k for k in kinds if k not in words.KINDS]
+        if strange:
+            print(f"defib: '{printable(strange[0])}' is no kind; known are {', '.join(words.KINDS)}", file=sys.stderr)
+            return 2
+        running = args.act_on_running
+        text = words.Consent(frozenset(kinds), args.max_restarts, running, not args.no_exclude).comment()
+        words.parse(text)
+    print(text)
+    if sys.stdout.isatty() or args.how:
+        print(f"\nin the script:    #SBATCH --comment={shlex.quote(text)}")
+        print(f"on submission:    sbatch --requeue --comment={shlex.quote(text)} …")
+        print(f"while it runs:    scontrol update JobId=ID Comment={shlex.quote(text)}")
+        print()
+        print("\n".join(words.explain(text)[1]))
     return 0
 
 
 def decide(args: Any) -> int:
-    """`defib decide --replay FILE`: make a stored decision again from its inputs. 1 where it would not be carried out. Raises SourceError."""
-    raw = _text(args.replay)
+    """`defib decide --replay FILE.json`: the decision of stored inputs, once more."""
+    import orjson
+
+    from defib.adapters.cli.tables import table, write_json
+    from defib.engine.recover import codec
+    from defib.engine.recover.planner import replay
+    from defib.engine.words import SourceError
+
     try:
-        decision = replay(raw)
+        text: str | bytes = args.replay.read_bytes()
+        raw = orjson.loads(text)
+        if isinstance(raw, dict) and isinstance(raw.get("inputs"), str):
+            text = raw["inputs"]  # a whole row of the audit
+        decision = replay(text)
+    except OSError as e:
+        raise SourceError(f"{printable(str(args.replay))}: {e.strerror}") from e
     except ValueError as e:
         raise SourceError(
-            f"{printable(str(args.replay))}: no inputs of a decision: {e}\n    mend: the inputs column of audit holds them"
+            f"{printable(str(args.replay))}: these are no inputs of a decision: {printable(str(e))}"
         ) from e
     if args.json:
-        write_json(as_json({"schema": "defib/decision/1", **_plain(decision)}))
-    else:
-        print("\n".join(sentences(decision)))
-    return 0 if decision.refusal is None else 1
-
-
-def sentences(d: Decision) -> list[str]:
-    """A decision for people: the plan, every gate, the first closed one."""
-    out = [f"plan     {safe(d.plan.sentence)}" if d.plan else "plan     none can be made"]
-    for r in d.readings:
-        at = when(r.read_us) if r.read_us is not None else "not read"
-        out.append(f"gate {r.gate:>2}  {'open  ' if r.open else 'CLOSED'}  {r.name:<14}  {safe(r.value)}  ({at})")
-    if d.refusal is None:
-        out.append("all gates are open")
-    else:
-        out.append(f"refused  by gate {d.refusal.gate}, {d.refusal.name}: {safe(d.refusal.value)}")
-        out.append(
-            "would    have been done, were the mode not what it is" if d.would else "would    not be done in any mode"
-        )
-    return out + [f"note     {safe(n)}" for n in d.notes]
-
-
-def _plain(d: Decision) -> dict[str, Any]:
-    refusal = None if d.refusal is None else {"gate": d.refusal.gate, "name": d.refusal.name, "value": d.refusal.value}
-    gates = [
-        {"gate": r.gate, "name": r.name, "open": r.open, "value": r.value, "read_us": r.read_us} for r in d.readings
-    ]
-    plan = (
-        None
-        if d.plan is None
-        else {"verb": d.plan.verb, "target": d.plan.target, "exclude": d.plan.exclude, "sentence": d.plan.sentence}
+        write_json({"schema": "defib/decision/1", **codec.plain(decision)})
+        return 0
+    r, plan = decision.refusal, decision.plan
+    print(safe(plan.sentence if plan is not None else "no plan can be made of this"))
+    for note in decision.notes:
+        print(safe(f"note: {note}"))
+    print(
+        "every gate is open: it would be called" if r is None else safe(f"not done: gate {r.gate} {r.name}: {r.value}")
     )
-    return {"plan": plan, "gates": gates, "refusal": refusal, "would": d.would, "lasting": d.lasting, "notes": d.notes}
+    if r is not None and decision.would:
+        print("only the mode keeps it back")
+    print()
+    table(
+        ("GATE", "NAME", "", "VALUE"),
+        [(g.gate, g.name, "open" if g.open else "CLOSED", safe(g.value)) for g in decision.readings],
+    )
+    return 0
 
 
-def _shipped() -> Iterator[tuple[str, str]]:
-    for path in sorted((rulefiles.built_in() / "policy").glob("*.yaml")):
-        yield str(path), path.read_text(encoding="utf-8")
+def whatif(args: Any) -> int:
+    """`defib whatif --policy NEW.yaml`: what would have been advised instead."""
+    from defib.adapters.cli.query import ask
+    from defib.adapters.cli.tables import write_json
+    from defib.adapters.duck import connect
+    from defib.engine.recover import codec
+    from defib.engine.recover.whatif import compare
+    from defib.engine.words import RuleError
+
+    now, new, problems = policies(args.policy)
+    if problems:
+        raise RuleError(problems)
+    con = connect(args.db, read_only=True)
+    past, left_out = _past(ask(con, args.db, PAST, []).fetchall(), con.execute(HEALED).fetchall())
+    con.close()
+    told = compare(past, _rules(now), _rules(new))
+    if args.json:
+        write_json({"schema": "defib/whatif/1", "left_out": left_out, **codec.plain(told)})
+        return 0
+    print("\n".join(_page(told, left_out)))
+    return 0
 
 
-def _text(path: Path) -> str:
-    """Raises SourceError."""
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(INPUT_MAX + 1)
-    except OSError as e:
-        raise SourceError(f"{printable(str(path))}: {e.strerror or e}") from e
-    if len(raw) > INPUT_MAX:
-        raise SourceError(f"{printable(str(path))}: larger than {INPUT_MAX} bytes")
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as e:
-        raise SourceError(f"{printable(str(path))}: not UTF-8: {e.reason} at byte {e.start}") from e
+def _past(rows: list[tuple[Any, ...]], healed: list[tuple[Any, ...]]) -> tuple[list[Past], int]:
+    """Attempts that did not end well, and hangs that passed, in order of time; and how many have no time."""
+    from defib.engine.recover.whatif import Past
+
+    out, without = [], 0
+    by_id = {}
+    for row in rows:
+        attempt, job, index, verdict, klass, fingerprint, step, begun, ended, *rest = row
+        if begun is None or ended is None:
+            without += 1
+            continue
+        p = Past(attempt, job, index, verdict, klass, fingerprint, step, begun, ended, *rest)
+        by_id[attempt] = p
+        if verdict not in WELL:
+            out.append(p)
+    for attempt, position, declared, step in healed:
+        if attempt in by_id:
+            p = by_id[attempt]
+            out.append(
+                dataclasses.replace(
+                    p,
+                    attempt=f"{attempt}~{position}",
+                    verdict="stalled",
+                    klass="hang",
+                    fingerprint="",
+                    step=step,
+                    ended_us=declared,
+                    healed=True,
+                )
+            )
+    return sorted(out, key=lambda p: (p.ended_us, p.attempt)), without
 
 
-def _changes(before: Any, after: Any, at: str = "") -> Iterator[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        for key in after:
-            yield from _changes(before.get(key), after[key], f"{at}.{key}" if at else str(key))
-    elif before != after:
-        yield at, before, after
+def _rules(values: dict[str, dict[str, Any]]) -> Rules:
+    from defib.adapters import rulefiles
+    from defib.engine.policies import NodesPolicy, RecoveryPolicy, restore
+    from defib.engine.recover.desk import Rules
+
+    book = rulefiles.load().book
+    return Rules(restore(RecoveryPolicy, values["recovery"]), restore(NodesPolicy, values["nodes"]), book.class_by_id)
+
+
+def _page(told: Compared, left_out: int) -> list[str]:
+    out = [
+        f"{told.attempts} attempts that did not end well: {told.restarts_before} restarts advised now, {told.restarts_after} with the new policy",
+    ]
+    for c in told.changed[:SHOWN]:
+        gain = "" if c.gpu_h is None else f"; {c.gpu_h:+.1f} GPU-hours"
+        change = f"restart after {c.after.wait_s:.0f} s" if c.after.restart else f"no longer: {c.after.because}"
+        was = "restart" if c.before.restart else c.before.because
+        out.append(safe(f"  {c.past.attempt} ({c.past.klass or c.past.verdict}): {change} (now: {was}){gain}"))
+    if len(told.changed) > SHOWN:
+        out.append(f"  … and {len(told.changed) - SHOWN} more (--json has all)")
+    out += [
+        "",
+        f"GPU-hours won {told.won_gpu_h:.1f}, lost {told.lost_gpu_h:.1f}; of {told.unknown} changes nothing can be said",
+        f"restarts of runs that went on by themselves: {told.alone_before} now, {told.alone_after} with the new policy",
+        "",
+        "Estimated from what really followed: where the next attempt passed the failing step, the wait for it is won; where it did not, its",
+        "time is lost. GPUs are the ranks seen in the logs. Taken as given: consent, mode act, every partition, each job a user of its own.",
+    ]
+    if left_out:
+        out.append(f"{left_out} attempts have no times and are left out.")
+    return out

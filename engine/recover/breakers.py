@@ -23,7 +23,7 @@ def review(desk: Desk) -> None:
     tripped = _tripped(desk)
     for name, because in tripped.items():
         b = desk.breakers.get(name)
-        if b is None or b.state == "closed" or (b.state == "half-open" and name in BY_CONDITION):
+        if b is None or b.state != "open":
             set_state(desk, name, "open", because)
     for name, b in list(desk.breakers.items()):
         if b.state == "open" and name not in BY_HAND:

@@ -3,7 +3,8 @@
 In: events (see `words`). Out: effects, rows before what follows from them. Always: pure but for the desk it is given; no clock; the same events give
 the same effects; level-triggered, so a lost or doubled event costs time and never a second call.
 
-After a start: `rebuilt(rules, rows)`, then `Started`. Every order without an outcome is then unknown; nothing is sent again because of a start.
+A new policy takes effect from the next event on where `desk.rules` is replaced between two of them. After a start: `rebuilt(rules, rows)`, then
+`Started`. Every order without an outcome is then unknown; nothing is sent again because of a start.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from defib.engine.jobs import ClusterFacts
+from defib.engine.jobs import ClusterFacts, JobFacts
 from defib.engine.nodes import NodeFact
 from defib.engine.recover import breakers, steps, verify
 from defib.engine.recover.budgets import HOUR
-from defib.engine.recover.desk import OUTCOMES, Desk, Rules, case_id, opened, remember
+from defib.engine.recover.desk import OUTCOMES, Desk, Rules, Seen, case_id, opened, remember
 from defib.engine.recover.inputs import cut, line, same
 from defib.engine.recover.words import (
     FINAL,
@@ -140,6 +141,12 @@ def _take_read(desk: Desk, e: Scheduled) -> None:
     for key, seen in desk.seen.items():
         if key not in present and e.read.at_us > seen.facts.begun_us:
             seen.gone, seen.gone_us = seen.gone + 1, seen.gone_us if seen.gone else desk.now_us
+    for id_ in desk.live:
+        case = desk.cases[id_]
+        key = line(case.attempt)
+        if key not in desk.seen:  # known from the rows of an earlier start only
+            gone = Facts(case.next or case.attempt, "", e.read.at_us)
+            desk.seen[key] = Seen(gone, "", desk.now_us, gone=1, gone_us=desk.now_us)
     _amnesia(desk, present)
     running = [f for f in e.read.jobs if f.state == "RUNNING"]
     desk.running_jobs = len(running)
@@ -204,12 +211,18 @@ def _take_fresh(desk: Desk, e: Fresh) -> None:
             _foreign(desk, old.facts, new.facts)
     if case is None or case.state in FINAL:
         return
-    found = tuple(cut(f, e.begun_us) for f in e.found)
+    found = tuple(cut(f, e.begun_us) for f in _objects(e.found))
     if case.state == "planned":
         if not steps.outlived(desk, case):
             steps.call(desk, case, found, e.begun_us)
     elif case.state in AFTER:
         verify.fresh(desk, case, found)
+
+
+def _objects(found: tuple[JobFacts, ...]) -> tuple[JobFacts, ...]:
+    """A heterogeneous job is one object, named by its leader: its other parts go with it."""
+    leaders = {f.job_id for f in found if f.het_offset == 0}
+    return tuple(f for f in found if not (f.het_offset and f.het_job_id in leaders))
 
 
 def _take_verdict(desk: Desk, e: Judged) -> None:

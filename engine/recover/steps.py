@@ -98,7 +98,7 @@ def look(desk: Desk, case: Case) -> None:
     if (asked is None or desk.age_s(asked) >= ANSWER_S) and (last is None or desk.age_s(last) >= gap):
         desk.looking[case.id] = desk.looked[case.id] = desk.now_us
         seen = desk.seen.get(line(case.attempt))
-        label = seen.label if seen is not None else name(case.attempt).split()[1]
+        label = seen.label if seen is not None and seen.label else name(case.attempt).split()[1]
         desk.effects.append(Look(case.attempt, label))
 
 

@@ -31,7 +31,7 @@ class Executor:
             sim.stats[f"not run: {refused}"] += 1
             self._answer(order, "not-run", refused)
             return
-        if "executor-crash" in sim.faults and sim.rng.random() < 0.1:
+        if "executor-crash" in sim.faults and sim.rng.random() < 0.25:
             return  # dead before the intent was durable: nothing runs, nobody answers
         self.numbers.add(order.number)
         self.keys[order.key] = self.keys.get(order.key, 0) + 1
@@ -61,12 +61,17 @@ class Executor:
         if not slurm.up:
             self._answer(order, "unclear", "unreachable")
             return
+        if "lost-reply" in sim.faults and sim.rng.random() < 0.15:
+            self._answer(order, "unclear", "killed")  # before it had sent anything
+            return
         if slurm.hung:
             slurm.queue.append(request)
             sim.after(order.kill_after_s, lambda: self._answer(order, "unclear", "killed"))
             return
         said = self.judged(order, lambda: slurm.answer(*request))
-        if ("lost-reply" in sim.faults and sim.rng.random() < 0.3) or ("executor-crash" in sim.faults and sim.rng.random() < 0.1):
+        if ("lost-reply" in sim.faults and sim.rng.random() < 0.3) or (
+            "executor-crash" in sim.faults and sim.rng.random() < 0.1
+        ):
             if sim.rng.random() < 0.5:
                 self._answer(order, "unclear", "killed")
             return
@@ -93,7 +98,7 @@ class Executor:
             for j, *_, held, by in before:
                 if held and by not in ("defib",):
                     sim.stats["released another's hold"] += 1
-                    if sim.now - order.read_us > 8 * S:
+                    if sim.now - j.held_us > 8 * S:
                         sim.fail(f"job {j.id}: a hold of {by} was released by us")
         return said
 

@@ -1,5 +1,4 @@
-"""What may go wrong in one simulated run. Swarm testing (Groce et al., ISSTA 2012): each seed turns a random subset on, so that no fault hides another.
-"""
+"""What may go wrong in one simulated run. Swarm testing (Groce et al., ISSTA 2012): each seed turns a random subset on, so that no fault hides another."""
 
 from __future__ import annotations
 

@@ -99,7 +99,9 @@ class Plagues:
     def revoke(self) -> None:
         job = self._soon()
         if job is not None:
-            job.comment = self.rng.choice(("", '{"defib": {"restart": []}}', '{"defib": {"restart": ["hang"]}}' if job.state in ENDED else ""))
+            job.comment = self.rng.choice(
+                ("", '{"defib": {"restart": []}}', '{"defib": {"restart": ["hang"]}}' if job.state in ENDED else "")
+            )
             if job.state in ENDED or job.comment != '{"defib": {"restart": ["hang"]}}':
                 self.sim.revoked.setdefault(job.line, self.sim.now)
 
@@ -111,13 +113,18 @@ class Plagues:
             self.slurm.release(job, "user")
         else:
             self.slurm.hold(job)
-            self.sim.after(self.rng.choice((60.0, 7200.0)), lambda: self.slurm.release(job, "user") if job.hold_by == "user" else None)
+            self.sim.after(
+                self.rng.choice((60.0, 7200.0)),
+                lambda: self.slurm.release(job, "user") if job.hold_by == "user" else None,
+            )
 
     def suspend(self) -> None:
         job = self._one("RUNNING")
         if job is not None:
             self.slurm.suspend(job)
-            self.sim.after(self.rng.choice((30.0, 4000.0)), lambda: self.slurm.resume(job) if job.state == "RUNNING" else None)
+            self.sim.after(
+                self.rng.choice((30.0, 4000.0)), lambda: self.slurm.resume(job) if job.state == "RUNNING" else None
+            )
 
     def node_death(self) -> None:
         node = self.rng.choice(self.slurm.node_names)

@@ -21,7 +21,9 @@ RULES = Path(__file__).resolve().parents[2] / "rules"
 @cache
 def shipped() -> Rules:
     """The shipped policies and classes."""
-    recovery = load_policy((RULES / "policy/recovery.yaml").read_text(encoding="utf-8"), "recovery.yaml", RecoveryPolicy)
+    recovery = load_policy(
+        (RULES / "policy/recovery.yaml").read_text(encoding="utf-8"), "recovery.yaml", RecoveryPolicy
+    )
     nodes = load_policy((RULES / "policy/nodes.yaml").read_text(encoding="utf-8"), "nodes.yaml", NodesPolicy)
     raw = yaml.safe_load((RULES / "classes.yaml").read_text(encoding="utf-8"))["classes"]
     return Rules(recovery, nodes, {c["id"]: FailureClass(**c) for c in raw})

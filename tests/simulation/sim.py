@@ -199,6 +199,9 @@ class Sim:
                     self.rng.choice((0.0, 0.5, 60.0, 4000.0)) if "epoch" in self.faults else self.rng.choice((0.0, 0.3))
                 )
                 self.after(late, lambda o=effect.order: self.executor.take(o))  # type: ignore[misc]
+                if may_crash and self.rng.random() < 0.1:
+                    self.crash()
+                    return
         if may_crash and self.rng.random() < 0.001:
             self.crash()
 
@@ -285,6 +288,8 @@ class Sim:
                 self._judge(job, "dead")
             elif what == "hung":
                 self._judge(job, "hung")
+            elif what == "requeued by defib" and "hold" in self.faults and self.rng.random() < 0.2:
+                self.after(self.rng.choice((0.5, 10.0, 60.0)), lambda j=job: self.slurm.hold(j))  # type: ignore[misc]
             elif what == "started":
                 self._steps(job, at)
             elif what.startswith("requeued by user") and "other-requeuer" in self.faults and self.rng.random() < 0.3:
@@ -300,8 +305,8 @@ class Sim:
         )
         if kind == "hung":
             klass, cause = "hang", "silence"
-        if "misjudged" in self.faults and rng.random() < 0.3:
-            klass = rng.choice(("user-code", "gpu-hardware", "peer-lost", "hang", "nonsense"))
+        if "misjudged" in self.faults and rng.random() < 0.6:
+            klass = rng.choice(("user-code", "gpu-hardware", "node-fault", "nic-link", "peer-lost", "hang", "nonsense"))
         suspects = tuple(
             SuspectPlace(n, "0", "certain", "cause", 1)
             for n in job.nodes

@@ -47,6 +47,7 @@ class Job:
     excluded: tuple[str, ...] = ()
     held: bool = False
     hold_by: str = ""
+    held_us: int = 0
     reason: str = "None"
     sluid: str = ""
     limit_s: float = 86400.0
@@ -178,7 +179,7 @@ class Slurm:
 
     def hold(self, job: Job, by: str = "user") -> None:
         if job.state in ("PENDING", "RUNNING"):
-            job.held, job.hold_by, job.reason = True, by, "JobHeldUser"
+            job.held, job.hold_by, job.reason, job.held_us = True, by, "JobHeldUser", self.now
 
     def cancel(self, job: Job) -> None:
         if job.state in ("PENDING", "RUNNING"):
