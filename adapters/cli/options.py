@@ -154,3 +154,12 @@ def duration(text: str) -> int:
     if not 100_000 <= us <= 86_400e6:
         raise argparse.ArgumentTypeError(f"'{text}': give a time such as 10s, 500ms or 2m, from 100ms to 24h")
     return round(us)
+
+
+def lasting(text: str) -> int:
+    """`60s`, `24h`, `7d`: microseconds, at least a minute, at most 30 days."""
+    found = re.fullmatch(r"(\d{1,9})(s|m|h|d)", text.strip(), re.ASCII)
+    s = int(found[1]) * {"s": 1, "m": 60, "h": 3600, "d": 86_400}[found[2]] if found else 0
+    if not 60 <= s <= 30 * 86_400:
+        raise argparse.ArgumentTypeError(f"'{text}': give a time such as 24h or 7d, from 1m to 30d")
+    return s * 1_000_000
