@@ -61,6 +61,7 @@ class Remote:
 
     def __init__(self, peer: socket.socket, db: str) -> None:
         self._peer, self._db = peer, db
+        self._hung_up = False
         self._local = duckdb.connect(config={"threads": 1, "autoinstall_known_extensions": False})
         self._local.execute("SET enable_external_access = false")
 
@@ -71,6 +72,12 @@ class Remote:
     def execute(self, question: Any, values: Sequence[Any] | None = None) -> Result:
         """One statement. Raises duckdb.Error for a wrong question, StoreError where the other process is gone or refuses."""
         sql = question if isinstance(question, str) else question.query
+        if self._hung_up:
+            self._peer.close()
+            peer = _reach(self._db)
+            if peer is None:
+                raise StoreError(f"{safe(printable(self._db))}: the watch that held it has ended; ask again")
+            self._peer, self._hung_up = peer, False
         try:
             sqlwire.send(self._peer, b"Q", orjson.dumps({"sql": sql, "params": list(values or [])}))
             columns, raw = self._answer()
@@ -79,7 +86,8 @@ class Remote:
         return Result(columns, self._rows(columns, raw))
 
     def interrupt(self) -> None:
-        """Stop waiting; the other process stops working when the connection is gone."""
+        """Stop waiting; the other process stops working when the connection is gone. The next question makes a new one."""
+        self._hung_up = True
         with contextlib.suppress(OSError):
             self._peer.shutdown(socket.SHUT_RDWR)
 

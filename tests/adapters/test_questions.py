@@ -143,6 +143,8 @@ def test_the_writer_writes_while_questions_run(history: tuple[Path, Any], ask: S
     remote.interrupt()
     asker.join(20)
     assert not asker.is_alive()
+    assert remote.execute("SELECT count(*) FROM t").fetchall() == [(22,)], "the next question is answered"
+    remote.interrupt()
     deadline = time.monotonic() + 20
     while any(t.name == "sql-peer" for t in threading.enumerate()) and time.monotonic() < deadline:
         time.sleep(0.05)
