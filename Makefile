@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
 
-.PHONY: demo test lint check accuracy detectors speed clean help
+.PHONY: demo test lint check accuracy detectors speed speedcheck clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -33,6 +33,9 @@ detectors: $(VENV)/.defib
 
 speed: $(VENV)/.defib
 	$(BIN)/python bench/speed.py
+
+speedcheck: $(VENV)/.defib
+	$(BIN)/python bench/speed.py --check
 
 $(VENV)/bin/python:
 	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "defib needs Python 3.11 or newer; name one with PYTHON=...")'

@@ -7,6 +7,7 @@ a time is one job, and memory does not depend on file sizes.
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from collections.abc import Iterator
@@ -24,6 +25,19 @@ from defib.engine.rulebook import Template
 from defib.engine.words import JobKey, StreamFacts, StreamId
 
 
+@dataclass(frozen=True, slots=True)
+class JobLogs:
+    """A job and its logs: (number of the stream, file, what its path says)."""
+
+    job: JobKey
+    members: tuple[tuple[int, LogFile, StreamFacts], ...]
+
+    @property
+    def size(self) -> int:
+        """Bytes on disk."""
+        return sum(file.size for _, file, _ in self.members)
+
+
 @dataclass(slots=True)
 class Archive:
     """A `Source` over paths. `unread` is complete once the source is done."""
@@ -34,6 +48,7 @@ class Archive:
     block_bytes: int = BLOCK_BYTES
     unread: list[Unread] = field(default_factory=list)
     files: list[LogFile] = field(default_factory=list)
+    chosen: tuple[JobLogs, ...] | None = None  # only these, of an archive that was opened elsewhere
     _items: Iterator[SourceItem] | None = None
 
     def open(self) -> None:
@@ -68,21 +83,25 @@ class Archive:
                 told[i] = other
         return told
 
-    def _read_all(self) -> Iterator[SourceItem]:
-        told = self._told()
+    def jobs(self) -> list[JobLogs]:
+        """The jobs in the order in which they are read. Their logs bear numbers that count over all of them."""
+        if self.chosen is not None:
+            return list(self.chosen)
         jobs: dict[JobKey, list[tuple[LogFile, StreamFacts]]] = {}
-        for file, fact in zip(self.files, told, strict=True):
+        for file, fact in zip(self.files, self._told(), strict=True):
             jobs.setdefault(fact.job, []).append((file, fact))
-        number = 0
-        for job, members in jobs.items():
+        number = itertools.count()
+        return [JobLogs(job, tuple((next(number), *m) for m in members)) for job, members in jobs.items()]
+
+    def _read_all(self) -> Iterator[SourceItem]:
+        for job in self.jobs():
             opened = 0
-            for file, fact in members:
+            for number, file, fact in job.members:
                 for item in self._read(number, file, fact):
                     opened += isinstance(item, Opened)
                     yield item
-                number += 1
             if opened:
-                yield JobClosed(job)
+                yield JobClosed(job.job)
 
     def _read(self, number: int, file: LogFile, fact: StreamFacts) -> Iterator[SourceItem]:
         try:

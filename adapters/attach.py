@@ -14,6 +14,7 @@ from typing import Any
 from defib.adapters.cluster import Cluster, places
 from defib.adapters.config.load import Config
 from defib.adapters.mounts.source import Mounts
+from defib.adapters.rescue import checked, rescue_of
 from defib.adapters.service import Parts, Service
 from defib.adapters.slurm.calls import Commands
 from defib.adapters.slurm.reader import Scheduler
@@ -36,8 +37,8 @@ def hang_up(service: Service | None) -> Iterator[None]:
         signal.signal(signal.SIGHUP, before)
 
 
-def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, folder: str) -> None:
-    """Put a service around a watch that remembers."""
+def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, folder: str, sinks: list[Any]) -> None:
+    """Put a service around a watch that remembers. sinks: get what follows from its events."""
     assert isinstance(source, Mounts), "a service has the machine's clock"
     config = service.config
 
@@ -52,6 +53,13 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
     if config("slurm", "enabled"):
         parts.scheduler = cluster_of(config, source, service)
         parts.scheduler.before = drive.state.live.told_of()
+        parts.rescue = rescue_of(
+            checked(config.recovery, config.path or "command line"), folder, drive.state.book, drive.state, parts.scheduler.scheduler.commands,
+            k.clock.now_us, lambda: source.behind, service.alarm, service.group,
+        )  # fmt: skip
+        parts.scheduler.heard = parts.rescue.heard
+        parts.status["recovery"] = parts.rescue.status
+        sinks.append(parts.rescue)
     service.begin(parts)
 
 

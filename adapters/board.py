@@ -34,6 +34,7 @@ class Board:
     jobs: dict[JobKey, dict[str, Any]] = field(default_factory=dict)
     streams: dict[int, dict[str, Any]] = field(default_factory=dict)
     members: dict[JobKey, list[int]] = field(default_factory=dict)
+    unseen: set[JobKey] = field(default_factory=set)  # jobs no tick has come for yet
     changed_jobs: set[JobKey] = field(default_factory=set)
     changed_streams: set[int] = field(default_factory=set)
     gone_jobs: set[str] = field(default_factory=set)
@@ -41,10 +42,14 @@ class Board:
 
     def take(self, events: Sequence[Event], effects: Sequence[object], state: State) -> None:
         """One commit."""
-        self.now_us = next((e.at_us for e in reversed(events) if isinstance(e, Tick)), self.now_us)
+        ticked = next((e.at_us for e in reversed(events) if isinstance(e, Tick)), None)
+        self.now_us = ticked if ticked is not None else self.now_us
         touched: set[JobKey] = set()
         for e in events:
             self._event(e, touched)
+        if ticked is not None:
+            touched |= self.unseen
+            self.unseen = set()
         for effect in effects:
             if isinstance(effect, HealthChanged) and effect.job in self.jobs:
                 self.jobs[effect.job]["since"] = effect.at_us
@@ -91,6 +96,7 @@ class Board:
 
     def _job(self, job: JobKey) -> dict[str, Any]:
         if job not in self.jobs:
+            self.unseen.add(job)
             self.jobs[job] = {
                 "job": rows.job_name(job), "cluster": job.cluster, "job_id": job.job_id, "array_task": job.array_task, "job_name": None,
                 "attempt": 1, "health": "starting", "since": None, "because": None, "state": None, "step": None,

@@ -23,6 +23,7 @@ from typing import Any, Protocol, TypeVar
 from defib.adapters import rulefiles, sqlwire
 from defib.adapters.attach import hang_up, serve
 from defib.adapters.board import Board
+from defib.adapters.duck import BusyError, UnreadableError
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
@@ -44,6 +45,8 @@ from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
 QUIET_US = 30_000_000  # a commit that changed nothing anybody can see waits so long
+SECOND_US = 1_000_000
+BUSY_US = 30 * SECOND_US  # a process that reads the history is waited for so long
 FULL_US = 5_000_000  # between two tries on a full disk
 T = TypeVar("T")
 
@@ -123,7 +126,7 @@ class Keeper:
 
     def _forget(self) -> None:
         before = min([*self.resumed.opened.values(), self.resumed.seq])
-        if self.journal.size <= self.keeping.most_bytes:
+        if not self.journal.forgettable(before, self.keeping.most_bytes):
             return
         # Marks of closed logs would go with the records that hold them, and those logs would be read as new ones.
         self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
@@ -161,6 +164,7 @@ class Station:
     server: SqlServer | None
     observer: Observer
     state: State
+    orderly: bool = True  # the engine knows nothing that is not in the journal
 
     def kept(self, source: str) -> dict[bytes, bytes]:
         """The marks a source left behind, by key."""
@@ -173,15 +177,18 @@ class Station:
 
     def run(self, source: Source, drive: Drive | None = None) -> None:
         """Until the source is done or the hooks ask to end. Raises StoreError."""
+        self.orderly = False
         (drive or self.drive()).run(_Lasting(source, self.keeper.hooks.asked))
+        self.orderly = True
 
     def close(self) -> None:
-        """End in order: the history is brought up to date, a snapshot is left. Raises StoreError."""
+        """End in order: the history is brought up to date, and a snapshot is left where nothing went wrong. Raises StoreError."""
         k = self.keeper
         try:
             if self.server is not None:
                 self.server.close()
-            k.snapshot()
+            if self.orderly:
+                k.snapshot()
         except StoreError:
             k.store.abandon()
             raise
@@ -220,7 +227,7 @@ def open_station(
     try:
         for text in journal.told:
             hooks.alarm(text)
-        store, resumed = bring_up(os.path.join(folder, NAME), journal, loaded.book, hooks)
+        store, resumed = bring_up(os.path.join(folder, NAME), journal, loaded.book, hooks, clock or SystemClock())
         clock = clock or SystemClock(resumed.state.live.now_us or 0)
         keeper = Keeper(journal, store, resumed, clock, hooks, keeping, ears, snapped_us=clock.now_us())
         keeper.flush()
@@ -234,22 +241,12 @@ def open_station(
     return Station(keeper, server, Observer(loaded.book, loaded.databases), resumed.state)
 
 
-def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks) -> tuple[LiveStore, Resumed]:
-    """The history as the journal has it, and what the engine knew. A history that is ahead of its journal (its last records were damaged) or
-    cannot be opened is moved aside and made anew. Raises StoreError."""
-    try:
-        store = LiveStore(db, book, journal.identity)
-        ahead = store.applied > journal.seq
-    except StoreError as e:
-        if not os.path.lexists(db) or "journal" in str(e) or "newer" in str(e) or "lock" in str(e).lower():
-            raise
-        hooks.alarm(f"{e}; the history is moved aside and made anew from the journal")
-        ahead = True
-    else:
-        if ahead:
-            store.abandon()
-            hooks.alarm("the history knows of records the journal has lost; it is moved aside and made anew")
-    if ahead:
+def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore, Resumed]:
+    """The history as the journal has it, and what the engine knew. A history that is ahead of its journal (its last records were damaged),
+    cannot be read, or stays open in another process is moved aside and made anew. Raises StoreError."""
+    store, why = _opened(db, journal, book, hooks, clock)
+    if store is None:
+        hooks.alarm(f"{why}; the history is moved aside and made anew from the journal")
         for path in (db, db + ".wal"):
             if os.path.lexists(path):
                 os.replace(path, f"{path}.aside-{journal.epoch}")
@@ -268,6 +265,30 @@ def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks) -> tuple[LiveSt
     except BaseException:
         store.abandon()
         raise
+
+
+def _opened(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore | None, str]:
+    """The history as it is, or why it cannot be used. Who only reads it for a moment is waited for. Raises StoreError."""
+    waited = 0
+    while True:
+        try:
+            store = LiveStore(db, book, journal.identity)
+        except BusyError as e:
+            if waited == 0:
+                hooks.alarm(f"{e}; waiting for it to be closed")
+            if hooks.asked() or (waited >= BUSY_US and journal.first > 1):
+                raise  # older records are in the history only
+            if waited >= BUSY_US:
+                return None, str(e).splitlines()[0]
+            clock.sleep_us(SECOND_US)
+            waited += SECOND_US
+        except UnreadableError as e:
+            return None, str(e).splitlines()[0]
+        else:
+            if store.applied <= journal.seq:
+                return store, ""
+            store.abandon()
+            return None, "the history knows of records the journal has lost"
 
 
 @dataclass(slots=True)
@@ -379,7 +400,7 @@ def watch(
                     station.run(session)
                 else:
                     drive = station.drive()
-                    serve(service, source, drive, k, folder)
+                    serve(service, source, drive, k, folder, fan.sinks)
                     station.run(service.around(session), drive)
             finally:
                 session.close()

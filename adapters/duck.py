@@ -26,6 +26,15 @@ from defib.engine.incidents import attempt_id
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import JobKey, StoreError
 
+
+class BusyError(StoreError):
+    """Another process has the history open."""
+
+
+class UnreadableError(StoreError):
+    """The file is no history DuckDB can open."""
+
+
 STAGE_BYTES = 16 * 1024 * 1024
 JOBS_TOGETHER = 64
 
@@ -55,7 +64,8 @@ def connect(path: str, *, read_only: bool, memory: str | None = None) -> duckdb.
             if "lock" in said.lower()
             else "is it a DuckDB file of this version, and may you read it?"
         )
-        raise StoreError(f"{path}: {said}\n    mend: {mend}") from e
+        kind = BusyError if "lock" in said.lower() else UnreadableError
+        raise kind(f"{path}: {said}\n    mend: {mend}") from e
     return con
 
 

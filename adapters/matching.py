@@ -7,6 +7,7 @@ something was found, because counting them costs as much as looking; memory is o
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -15,11 +16,11 @@ from defib.adapters.logfiles import BLOCK_BYTES, LogFile, NotALogError, Unread, 
 from defib.adapters.sniff import is_packed
 from defib.engine.blocks import Batch, LineCutter, Piece, clean
 from defib.engine.lazy import np
-from defib.engine.match import Matcher
+from defib.engine.match import Hit, Matcher
 
 NUMPY_PAYS = 512 * 1024 * 1024  # bytes of one file from which counting lines with numpy makes up for loading it
 
-Tell = Callable[[LogFile, int, int], None]  # (file, line, rule); lines are 0 where they are not asked for
+Tell = Callable[[LogFile, int, int], None]  # (file, line, rule)
 
 
 @dataclass(slots=True)
@@ -39,16 +40,17 @@ class FileHits:
     size: int = 0  # bytes of text
     rules: dict[int, Place] = field(default_factory=dict)
 
-    def add(self, rule: int, line: int) -> None:
+    def add(self, rule: int, line: int, count: int) -> None:
+        """More hits of a rule, the last of them on this line."""
         place = self.rules.setdefault(rule, Place(first_line=line))
-        place.count += 1
+        place.count += count
         place.last_line = line
 
 
 def scan_files(
-    files: list[LogFile], matcher: Matcher, unread: list[Unread], tell: Tell, *, lines: bool
+    files: list[LogFile], matcher: Matcher, unread: list[Unread], tell: Tell | None, *, lines: bool
 ) -> Iterator[FileHits]:
-    """Every file that could be read, in order. Adds to `unread` what could not, and why. tell: each hit in its order."""
+    """Every file that could be read, in order. Adds to `unread` what could not, and why. tell: each hit in its order, if they are asked for."""
     for file in files:
         try:
             with opened(file) as (raw, head):
@@ -60,7 +62,7 @@ def scan_files(
 
 
 def _scan(
-    file: LogFile, raw: BinaryIO, head: bytes, matcher: Matcher, unread: list[Unread], tell: Tell, *, lines: bool
+    file: LogFile, raw: BinaryIO, head: bytes, matcher: Matcher, unread: list[Unread], tell: Tell | None, *, lines: bool
 ) -> FileHits:
     found = FileHits(file)
     numbered = lines and is_packed(head)
@@ -69,10 +71,18 @@ def _scan(
 
     def take(pieces: list[Piece]) -> None:
         for piece in pieces:
-            for offset, line, rule in _hits(piece, matcher, numbered=numbered):
+            text = clean(piece.payload)
+            hits = matcher.hits(text)
+            counts = Counter(rule for _, rule in hits)
+            if tell is None:
+                hits = _ends(hits) if lines else []
+                for rule in counts if not lines else ():
+                    found.add(rule, 0, counts[rule])
+            for offset, line, rule in _placed(piece, text, hits, numbered=numbered):
                 at = count.of(offset) if count else line
-                found.add(rule, at)
-                tell(file, at, rule)
+                found.add(rule, at, 1 if tell else counts.pop(rule, 0))
+                if tell is not None:
+                    tell(file, at, rule)
 
     try:
         for block, _ in blocks(raw, head, BLOCK_BYTES):
@@ -86,10 +96,15 @@ def _scan(
     return found
 
 
-def _hits(piece: Piece, matcher: Matcher, *, numbered: bool) -> Iterator[tuple[int, int, int]]:
+def _ends(hits: list[Hit]) -> list[Hit]:
+    """The first and the last hit of every rule: in a storm only these need a line."""
+    last = {rule: stop for stop, rule in hits}
+    first = {rule: stop for stop, rule in reversed(hits)}
+    return sorted({(stop, rule) for of in (first, last) for rule, stop in of.items()})
+
+
+def _placed(piece: Piece, text: bytes, hits: list[Hit], *, numbered: bool) -> Iterator[tuple[int, int, int]]:
     """(offset in the file, line, rule) of every hit; the line is 0 where the piece is not numbered."""
-    text = clean(piece.payload)
-    hits = matcher.hits(text)
     if not hits:
         return
     if piece.giant:

@@ -54,6 +54,14 @@ class Scheduler(Protocol):
     def close(self) -> None: ...
 
 
+class Recovering(Protocol):
+    """What decides about restarts."""
+
+    def turn(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
 @dataclass(slots=True)
 class Parts:
     """What a watch is made of. status: parts of the status that others add (journal, breakers, alarms): name -> what tells it."""
@@ -65,6 +73,7 @@ class Parts:
     folder: str | None = None
     took_over: Callable[[Any], None] = lambda book: None
     scheduler: Scheduler | None = None
+    rescue: Recovering | None = None
     status: dict[str, Callable[[], Any]] = field(default_factory=dict)
 
 
@@ -77,7 +86,7 @@ class Service:
         self.config, self.log = config, SelfLog(config("log", "level"), config("log", "form"))
         self.registry, self.notifier = Registry(), Notifier()
         self.reload_asked = False
-        self._rules, self._guard, self._group = rules, guard, group
+        self._rules, self._guard, self.group = rules, guard, group
         self._parts: Parts | None = None
         self._reload: Reload | None = None
         self._metrics: MetricsServer | None = None
@@ -105,7 +114,7 @@ class Service:
             except OSError as e:
                 raise StoreError(f"{listen[0]}:{listen[1]}: metrics cannot be answered there: {e.strerror or e}") from e
         if parts.folder is not None:
-            self._status = StatusServer(os.path.join(parts.folder, "status.sock"), self._group)
+            self._status = StatusServer(os.path.join(parts.folder, "status.sock"), self.group)
         self.log.info(
             "watching",
             version=__version__,
@@ -127,6 +136,8 @@ class Service:
         now = parts.now_us()
         if parts.scheduler is not None and items and isinstance(items[-1], Ticked):
             items = [*items[:-1], *parts.scheduler.turn(now), items[-1]]
+        if parts.rescue is not None:
+            parts.rescue.turn()
         self._lines += sum(i.data.count(b"\n") for i in items if isinstance(i, Data))
         if self._reload is not None:
             if self.reload_asked:
@@ -163,7 +174,8 @@ class Service:
         """The end."""
         self.notifier.tell("STOPPING=1")
         scheduler = self._parts.scheduler if self._parts is not None else None
-        for part in (self._reload, self._metrics, self._status, scheduler):
+        rescue = self._parts.rescue if self._parts is not None else None
+        for part in (self._reload, self._metrics, self._status, scheduler, rescue):
             if part is not None:
                 part.close()
         self.log.info("ended")

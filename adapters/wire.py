@@ -15,8 +15,12 @@ from defib.adapters import rulefiles
 from defib.engine.identity import Known
 
 if TYPE_CHECKING:
+    from defib.adapters.archive import Archive
     from defib.adapters.logfiles import Unread
     from defib.adapters.mounts.source import Mounts
+    from defib.adapters.parts import Done
+    from defib.adapters.rulefiles import LoadedRules
+    from defib.adapters.shards import Task
     from defib.adapters.tail.clock import Clock
     from defib.adapters.tail.files import SystemFiles
     from defib.adapters.tail.limits import Limits
@@ -37,6 +41,7 @@ class ReplayOptions:
     block_bytes: int = 1024 * 1024
     batch_bytes: int = 4 * 1024 * 1024
     verify: bool = False
+    scheduler: str | None = None  # where shares of it are read (`backfill.where`); None: in this process
 
 
 @dataclass(slots=True)
@@ -94,6 +99,11 @@ class Interrupt:
         for number, before in self._before.items():
             signal.signal(number, before)
 
+    def strike(self) -> None:
+        """Here it is safe: end now if it was asked for."""
+        if self.asked:
+            raise KeyboardInterrupt
+
     def _note(self, number: int, _frame: object) -> None:
         if self.asked == signal.SIGINT == number:
             raise KeyboardInterrupt
@@ -107,51 +117,83 @@ def replay(
 ) -> Outcome:
     """Read finished logs into a history. tell: each judged attempt; progress: (bytes read, bytes in all).
 
-    Raises RuleError, StoreError. Unreadable inputs end up in the outcome.
+    Raises RuleError, ConfigError, StoreError. Unreadable inputs end up in the outcome.
     """
+    from defib.adapters import backfill
     from defib.adapters.archive import Archive
-    from defib.adapters.duck import DuckStore
     from defib.engine.core import State
     from defib.engine.drive import Drive
     from defib.engine.observe import Observer
-    from defib.engine.words import StoreError
 
-    interrupt = Interrupt()
+    on = backfill.where(options.scheduler) if options.scheduler else None
     loaded = rulefiles.load(options.rules)
     source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
     source.open()
     outcome = Outcome(files=len(source.files), unread=source.unread)
+    interrupt = Interrupt()
+
+    def read(_stream: int, n: int) -> None:
+        interrupt.strike()
+        outcome.bytes_read += n
+        if progress is not None:
+            progress(outcome.bytes_read, source.total_bytes)
+
+    def fill(fan: Fan) -> None:
+        if on is None:
+            observer = Observer(loaded.book, loaded.databases)
+            Drive(observer, State(loaded.book), fan, options.batch_bytes, read, options.verify).run(source)
+            return
+
+        def done(part: Done) -> None:
+            read(0, part.size)
+            source.unread.extend(part.unread)
+
+        backfill.folded(_tasks(options, loaded, source, on.processes), on, fan, interrupt.strike, done)
+
+    _kept(options.db, loaded, outcome, tell, interrupt, fill)
+    if outcome.interrupted:
+        source.close()
+    return outcome
+
+
+def _tasks(options: ReplayOptions, loaded: LoadedRules, source: Archive, processes: int) -> list[Task]:
+    from defib.adapters import shards
+    from defib.adapters.parts import Share
+
+    share, rules = Share(loaded.book.hash, shards.digest(source)), tuple(options.rules)
+    return [
+        shards.Task(n, jobs, share, "", rules, options.block_bytes, options.batch_bytes)
+        for n, jobs in enumerate(shards.tasks(source.jobs(), processes))
+    ]
+
+
+def _kept(
+    db: str,
+    loaded: LoadedRules,
+    outcome: Outcome,
+    tell: Callable[[AttemptVerdict, dict[int, str]], None],
+    interrupt: Interrupt,
+    fill: Callable[[Fan], None],
+) -> None:
+    """Effects that `fill` gives, into the history and the outcome; whole jobs are kept when it is interrupted or fails."""
+    from defib.adapters.duck import DuckStore
+    from defib.engine.words import StoreError
+
     # ':memory:' keeps nothing, so nothing is stored: attempts are told and forgotten, and memory stays flat.
-    store = DuckStore(options.db, loaded.book) if options.db != ":memory:" else None
+    store = DuckStore(db, loaded.book) if db != ":memory:" else None
 
     def told(a: AttemptVerdict, paths: dict[int, str]) -> None:
         outcome.attempts += 1
         outcome.verdicts[a.verdict] = outcome.verdicts.get(a.verdict, 0) + 1
         tell(a, paths)
 
-    def read(_stream: int, n: int) -> None:
-        if interrupt.asked:
-            raise KeyboardInterrupt
-        outcome.bytes_read += n
-        if progress is not None:
-            progress(outcome.bytes_read, source.total_bytes)
-
-    drive = Drive(
-        Observer(loaded.book, loaded.databases),
-        State(loaded.book),
-        Fan([store] if store else [], told),
-        options.batch_bytes,
-        read,
-        options.verify,
-    )
     try:
         with interrupt:
-            drive.run(source)
+            fill(Fan([store] if store else [], told))
             if store is not None:
                 store.flush()
     except KeyboardInterrupt:
         outcome.interrupted = True
-        source.close()
     except BaseException:
         if store is not None:
             with contextlib.suppress(StoreError):  # the first error is the one to tell
@@ -159,6 +201,62 @@ def replay(
         raise
     if store is not None:
         store.close()
+
+
+def write_part(options: ReplayOptions, index: int, of: int, out: Path) -> Done:
+    """Read only one of so many shares of the logs (index from 0) and write what it came to, for `merge`. Raises RuleError, SourceError."""
+    from defib.adapters import shards
+    from defib.adapters.archive import Archive
+    from defib.adapters.parts import Share
+    from defib.engine.words import SourceError
+
+    loaded = rulefiles.load(options.rules)
+    source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
+    source.open()
+    jobs = shards.split(source.jobs(), of)[index]
+    share = Share(loaded.book.hash, shards.digest(source), index, of)
+    whole = out.with_name(out.name + ".unfinished")
+    try:
+        done = shards.run(
+            shards.Task(index, jobs, share, str(whole), tuple(options.rules), options.block_bytes, options.batch_bytes)
+        )
+        whole.replace(out)
+    except OSError as e:
+        raise SourceError(f"{out}: {e.strerror}") from e
+    return replace(done, unread=(*source.unread, *done.unread))
+
+
+def merge(
+    paths: list[Path], db: str, rules: list[Path], tell: Callable[[AttemptVerdict, dict[int, str]], None]
+) -> Outcome:
+    """Parts of one replay -> a history, as one process would have written it. Raises RuleError, SourceError, StoreError."""
+    from defib.adapters import backfill
+    from defib.adapters.parts import Part
+    from defib.engine.words import SourceError
+
+    loaded = rulefiles.load(rules)
+    parts = sorted((Part(p) for p in paths), key=lambda p: p.share.index)
+    shares = [p.share for p in parts]
+    if len({(s.rules, s.logs, s.of) for s in shares}) > 1:
+        raise SourceError("these parts are not of one replay: their rules, their logs or their number differ")
+    if [s.index for s in shares] != list(range(shares[0].of)):
+        raise SourceError(f"give each of the {shares[0].of} parts once")
+    if shares[0].rules != loaded.book.hash:
+        raise SourceError(
+            "these parts were made with other rules; give the same --rules, and the same version of defib"
+        )
+    outcome, interrupt = Outcome(), Interrupt()
+
+    def done(d: Done) -> None:
+        outcome.files += d.files
+        outcome.bytes_read += d.size
+        outcome.unread += d.unread
+
+    def fill(fan: Fan) -> None:
+        for part in parts:
+            backfill.applied(part, fan, interrupt.strike, done)
+
+    _kept(db, loaded, outcome, tell, interrupt, fill)
     return outcome
 
 

@@ -36,6 +36,9 @@ class ProblemsError(DefibError):
         self.problems = problems
         super().__init__("\n".join(str(p) for p in problems))
 
+    def __reduce__(self) -> tuple[type[ProblemsError], tuple[list[Problem]]]:
+        return type(self), (self.problems,)  # it may have to come from another process
+
 
 class ConfigError(ProblemsError):
     """A setting is missing or cannot be."""

@@ -22,6 +22,8 @@ Stance = Literal[
 Source = Literal["cause", "scheduler", "silent-rank", "behind-rank", "peer", "printer"]
 Fault = Literal["user", "data", "framework", "gpu", "node", "network", "storage", "scheduler", "unknown"]
 
+BudgetGroup = Literal["hardware", "distributed", "start-up", "storage", "user", "numerics", "chain", "none"]
+
 
 class Policy:
     """Base of every shape: a misspelt key and a number that is none are faults."""
@@ -168,8 +170,160 @@ class Detect(Policy):
     blind: BlindPolicy
 
 
+@dataclass(frozen=True, slots=True)
+class AllowLists(Policy):
+    """Where defib may act at all. An empty list is nobody; "*" is everybody, and has to be written."""
+
+    partitions: tuple[str, ...]
+    accounts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmPolicy(Policy):
+    """What turns a suspicion into a case for action."""
+
+    settle_s: Annotated[float, Ge(5), Le(3600)]
+    terminal_looks: Annotated[int, Ge(1), Le(100)]
+    hang_s: Annotated[float, Ge(10), Le(86400)]
+    hang_looks: Annotated[int, Ge(3), Le(100)]
+    fresh_s: Annotated[float, Gt(0), Le(2)]
+    sign_age_s: Annotated[float, Gt(0), Le(600)]
+
+
+@dataclass(frozen=True, slots=True)
+class CallPolicy(Policy):
+    """Times of one call and of what follows it."""
+
+    kill_after_s: Annotated[float, Ge(1), Le(10)]
+    slack_s: Annotated[float, Ge(5), Le(60)]
+    least_delay_s: Annotated[float, Ge(30), Le(3600)]
+    unknown_settle_s: Annotated[float, Ge(60), Le(3600)]
+    retry_s: Annotated[float, Ge(10), Le(3600)]
+    plan_valid_s: Annotated[float, Ge(60), Le(604_800)]
+    approval_valid_s: Annotated[float, Ge(60), Le(86400)]
+    release_within_s: Annotated[float, Ge(60), Le(3600)]
+    recovered_after_s: Annotated[float, Ge(60), Le(86400)]
+    backoff_s: Annotated[tuple[Annotated[float, Ge(0), Le(86400)], ...], MinLen(1)]
+    jitter: Share
+
+
+@dataclass(frozen=True, slots=True)
+class LineageBudget(Policy):
+    """Calls for one job, all its attempts together."""
+
+    without_progress: Annotated[int, Ge(0), Le(10)]
+    per_day: Annotated[int, Ge(0), Le(100)]
+
+
+@dataclass(frozen=True, slots=True)
+class RunningBudget(Policy):
+    """Calls that end a run which still has its nodes."""
+
+    at_once: Annotated[int, Ge(0), Le(100)]
+    per_day: Annotated[int, Ge(0), Le(1000)]
+    loss_h: Positive
+    killed_gpu_hours_per_day: Annotated[float, Ge(0), Le(1e9)]
+
+
+@dataclass(frozen=True, slots=True)
+class Budgets(Policy):
+    """How many calls at most. groups: per budget group of classes.yaml, without progress in between."""
+
+    groups: Annotated[dict[BudgetGroup, Annotated[int, Ge(0), Le(10)]], MinLen(8)]
+    lineage: LineageBudget
+    user_per_hour: Annotated[int, Ge(0), Le(1000)]
+    user_per_day: Annotated[int, Ge(0), Le(10000)]
+    partition_per_hour: Annotated[int, Ge(0), Le(1000)]
+    running: RunningBudget
+
+
+@dataclass(frozen=True, slots=True)
+class Rate(Policy):
+    """Calls in a cluster over time; share_* of running jobs, share_at_once of the GPUs of all running jobs."""
+
+    gap_s: Annotated[float, Ge(1), Le(3600)]
+    per_ten_minutes: Annotated[int, Ge(1), Le(1000)]
+    share_per_hour: Share
+    share_at_once: Share
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerPolicy(Policy):
+    """When everything stops. within_s are windows; half_open_s: then one call may try."""
+
+    half_open_s: Annotated[float, Ge(60), Le(604_800)]
+    quiet_s: Annotated[float, Ge(60), Le(86400)]
+    correlated_within_s: Positive
+    correlated_lineages: Annotated[int, Ge(2), Le(1000)]
+    correlated_users: Annotated[int, Ge(1), Le(1000)]
+    correlated_share: Share
+    verify_within_s: Positive
+    unknown: Count
+    stranded: Count
+    not_recovered: Count
+    surprises: Count
+    blind_share: Share
+    scheduler_reads: Annotated[int, Ge(2), Le(1000)]
+    scheduler_errors: Share
+    scheduler_p95_s: Positive
+    lag_s: Positive
+    crash_s: Positive
+    alerts_per_hour: Count
+
+
+@dataclass(frozen=True, slots=True)
+class VitalsPolicy(Policy):
+    """How well defib itself has to be before it acts."""
+
+    canary_s: Positive
+    lag_s: Positive
+    commit_s: Positive
+    step_quiet_s: Positive
+    pings: Count
+    backlog: Count
+    controller_quiet_s: Positive
+    told_s: Positive
+
+
+@dataclass(frozen=True, slots=True)
+class ExclusionPolicy(Policy):
+    """Nodes kept out of the next start (evidence is weighed by rules/policy/nodes.yaml)."""
+
+    enabled: bool
+    per_attempt: Annotated[int, Ge(0), Le(64)]
+    partition_share: Share
+    spare_nodes: Annotated[int, Ge(0), Le(10000)]
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPolicy(Policy):
+    """rules/policy/recovery.yaml: whether, when and how often a job is restarted."""
+
+    policy: Literal["recovery"]
+    mode: Literal["observe", "approve", "act"]
+    allow: AllowLists
+    act_on_running: bool
+    act_on_slow: bool
+    act_on_timeout: bool
+    confirm: ConfirmPolicy
+    call: CallPolicy
+    budgets: Budgets
+    rate: Rate
+    breakers: BreakerPolicy
+    vitals: VitalsPolicy
+    exclusion: ExclusionPolicy
+    refuse_exit_codes: tuple[Annotated[int, Ge(0), Le(255)], ...]
+
+    def __post_init__(self) -> None:
+        late = self.confirm.fresh_s + self.call.kill_after_s + self.call.slack_s
+        if late >= self.call.least_delay_s:
+            raise ValueError(
+                f"fresh_s + kill_after_s + slack_s ({late:g}) is not below least_delay_s ({self.call.least_delay_s:g})"
+            )
+
+
 # The value of `policy:` -> its shape.
-POLICIES: dict[str, type[Policy]] = {"nodes": NodesPolicy, "detect": Detect}
+POLICIES: dict[str, type[Policy]] = {"nodes": NodesPolicy, "detect": Detect, "recovery": RecoveryPolicy}
 
 
 def restore(shape: type[P], values: dict[str, Any]) -> P:

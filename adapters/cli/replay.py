@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from defib.adapters import wire
@@ -15,8 +16,43 @@ if TYPE_CHECKING:
 COLUMNS = ("JOB", "TRY", "VERDICT", "FRAMEWORK", "STEPS", "STEP TIME", "CLASS", "WHERE", "CAUSE")
 
 
+Tell = Callable[["AttemptVerdict", dict[int, str]], None]
+
+
 def replay(args: Any) -> int:
-    """`defib replay`: read logs, tell every attempt, keep the history."""
+    """`defib replay`: read logs, tell every attempt, keep the history; or write one part of it."""
+    scheduler = args.scheduler or (f"local:{args.jobs}" if args.jobs > 1 else None)
+    options = wire.ReplayOptions(args.paths, args.db, args.rules, args.cluster, args.block_bytes, scheduler=scheduler)
+    if args.part is not None:
+        return _part(args, options)
+
+    def run(tell: Tell) -> wire.Outcome:
+        with Progress(quiet=args.quiet) as progress:
+            return wire.replay(options, tell, progress.update)
+
+    return _told(args, run)
+
+
+def merge(args: Any) -> int:
+    """`defib merge`: the parts of one replay into a history, every attempt told as `replay` tells it."""
+    return _told(args, lambda tell: wire.merge(args.parts, args.db, args.rules, tell))
+
+
+def _part(args: Any, options: wire.ReplayOptions) -> int:
+    if args.output is None:
+        print("defib: --part needs -o FILE to write to", file=sys.stderr)
+        return 2
+    index, of = args.part
+    done = wire.write_part(options, index - 1, of, args.output)
+    if not args.quiet:
+        print(
+            f"part {index} of {of}: {done.files} files ({size(done.size)}) in {safe(str(args.output))}", file=sys.stderr
+        )
+    return 3 if any(u.refused for u in done.unread) else 0
+
+
+def _told(args: Any, run: Callable[[Tell], wire.Outcome]) -> int:
+    """Run it, with its attempts as a table, JSON or JSON lines, its summary and its exit code."""
     from defib.adapters.cli.tables import as_json, table, write_json, write_jsonl
     from defib.adapters.rows import attempt_object
     from defib.engine.words import VERDICTS
@@ -42,9 +78,7 @@ def replay(args: Any) -> int:
         else:
             rows.append(row(a, paths))
 
-    options = wire.ReplayOptions(args.paths, args.db, args.rules, args.cluster, args.block_bytes)
-    with Progress(quiet=args.quiet) as progress:
-        outcome = wire.replay(options, tell, progress.update)
+    outcome = run(tell)
     if args.json:
         write_json({"schema": "defib/attempts/1", "rows": objects})
     elif not args.jsonl:

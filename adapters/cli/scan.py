@@ -21,8 +21,8 @@ def scan(args: Any) -> int:
     def each(file: logfiles.LogFile, line: int, rule: int) -> None:
         sys.stdout.write(f"{safe(file.shown)}:{line}: {safe(names[rule])}\n")
 
-    tell = each if args.each else lambda *_: None
-    found = list(scan_files(files, Matcher(roster, databases), unread, tell, lines=not args.count))
+    tell = each if args.each else None
+    found = list(scan_files(files, Matcher(roster, databases), unread, tell, lines=args.each or not args.count))
     if args.json:
         _json(found, unread, names, lines=not args.count)
     elif args.count:

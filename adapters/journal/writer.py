@@ -74,6 +74,11 @@ class Journal:
             raise
 
     @property
+    def first(self) -> int:
+        """The number of the oldest record that is still there."""
+        return segments(self.folder)[0].first
+
+    @property
     def size(self) -> int:
         """Size of all segments."""
         return sum(os.path.getsize(s.path) for s in segments(self.folder))
@@ -104,24 +109,26 @@ class Journal:
             with contextlib.suppress(FullError):  # a segment may grow on until there is room for the next
                 self._roll()
 
-    def forget(self, before: int, most_bytes: int) -> int:
-        """Delete the oldest segments as long as the journal is larger than this and all their records have numbers below `before`.
-
-        What was deleted is told in a record first. Returns the number of segments deleted. Raises StoreError.
-        """
+    def forgettable(self, before: int, most_bytes: int) -> list[str]:
+        """The oldest segments as long as the journal is larger than this and all their records have numbers below `before`."""
         every = segments(self.folder)
         sizes = [os.path.getsize(s.path) for s in every]
         total, gone = sum(sizes), 0
         while gone + 1 < len(every) and total > most_bytes and every[gone + 1].first <= before:
             total -= sizes[gone]
             gone += 1
+        return [s.path for s in every[:gone]]
+
+    def forget(self, before: int, most_bytes: int) -> int:
+        """Delete what is forgettable, told in a record first. Returns the number of segments deleted. Raises StoreError."""
+        gone = self.forgettable(before, most_bytes)
         if gone:
-            self._own("deleted", {"first": every[0].first, "last": every[gone].first - 1, "bytes": sum(sizes[:gone])})
+            self._own("deleted", {"segments": [os.path.basename(path) for path in gone]})
             self.sync()
-            for s in every[:gone]:
-                os.unlink(s.path)
+            for path in gone:
+                os.unlink(path)
             place.sync_folder(self.folder)
-        return gone
+        return len(gone)
 
     def make_room(self) -> None:
         """Give the reserve up, to end in order on a full disk."""

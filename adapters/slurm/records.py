@@ -57,11 +57,8 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
     if not 0 < job_id <= ID_MAX:
         raise ValueError("an impossible job id")
     base, flags = shapes.state(r["job_state"])
-    array, task, het = (
-        number(r.get("array_job_id")) or None,
-        number(r.get("array_task_id")),
-        number(r.get("het_job_id")),
-    )
+    array, task = number(r.get("array_job_id")) or None, number(r.get("array_task_id"))
+    het = number(r.get("het_job_id"))
     task = task if array is not None else None
     over = base in TERMINAL_STATES
     code, sig = shapes.exit_of(r.get("exit_code")) if over else (None, None)
@@ -75,13 +72,9 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
         host.split(".")[0].encode() if host else None, number(r.get("restart_cnt")) or 0, version,
     )  # fmt: skip
     folder = shapes.raw(text(r.get("current_working_directory"))) or None
-    out = err = None
     # The batch script runs in the leading component only, and what srun or salloc run has no log that is told.
-    if batch is not False and not (het and number(r.get("het_job_offset"))):
-        out = _output(r, values, folder)
-        err = _path(r, "standard_error", "stderr_expanded", values, folder)
-        if values.array_task is not None and folder is not None and err == paths.expand(DEFAULT_LOG, values, folder):
-            err = None if "stderr_expanded" not in r else err  # some text output: it goes to stdout, see below
+    logged = batch is not False and not (het and number(r.get("het_job_offset")))
+    out, err = _logs(r, values, folder) if logged else (None, None)
     return JobFacts(
         cluster=cluster or clean(text(r.get("cluster"))) or "",
         job_id=job_id,
@@ -126,6 +119,14 @@ def job(r: Record, cluster: str | None, version: tuple[int, ...] = ()) -> JobFac
         time_limit_s=shapes.minutes_s(r.get("time_limit")),
         sluid=(text(step.get("sluid")) if isinstance(step, Mapping) else text(r.get("sluid"))) or None,
     )
+
+
+def _logs(r: Record, values: paths.Values, folder: bytes | None) -> tuple[bytes | None, bytes | None]:
+    """Where standard output and error go."""
+    out, err = _output(r, values, folder), _path(r, "standard_error", "stderr_expanded", values, folder)
+    if values.array_task is not None and folder is not None and err == paths.expand(DEFAULT_LOG, values, folder):
+        err = None if "stderr_expanded" not in r else err  # some text output: it goes to stdout, see `_output`
+    return out, err
 
 
 def _missing(what: str) -> int:

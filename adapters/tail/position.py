@@ -79,6 +79,7 @@ def to_mark(
 
 
 def of_job(job: JobKey) -> tuple[str | None, str | None, str | None, int | None, str]:
+    """A job as plain values, in the order of its fields."""
     return job.cluster, job.job_id, job.array_task, job.submit_time_us, job.place
 
 

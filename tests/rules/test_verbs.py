@@ -189,3 +189,27 @@ def test_the_schema_is_up_to_date(capsys):
     assert fresh == (ROOT / "rules" / "rules.schema.json").read_text(), (
         "run: defib rules schema > rules/rules.schema.json"
     )
+
+
+def test_profile_names_what_costs_and_why(small, tmp_path, capsys):
+    folder = mine(
+        tmp_path, "{id: m.open, title: T, pattern: 'ERRNO=.*a', role: confirm, see: s, hits: [ERRNO=a], misses: [x]}"
+    )
+    with (Path(folder) / "m.yaml").open("a") as f:
+        f.write(
+            "\n  - {id: m.vain, title: T, pattern: 'handler [0-9]+ died', role: confirm, see: s, hits: [handler 1 died], misses: [x]}\n"
+        )
+    log = tmp_path / "x.out"
+    log.write_text("handler 1 is fine\n" * 50 + ("ERRNO=" + "a" * 20 + "\n") * 3 + "quiet\n")
+    assert main(["rules", "profile", str(log), "--rules", folder, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    rows = {r["rule"]: r for r in document["rows"]}
+    assert document["bytes"] == log.stat().st_size
+    assert (rows["m.open"]["hits"], rows["m.open"]["matches"]) == (3, 60)
+    assert "close the open end" in rows["m.open"]["worth"]
+    assert (rows["m.vain"]["records"], rows["m.vain"]["vain"], rows["m.vain"]["hits"]) == (50, 50, 0)
+    assert "rarer" in rows["m.vain"]["worth"]
+    assert main(["rules", "profile", str(log), str(tmp_path / "none"), "--rules", folder]) == 3
+    said = capsys.readouterr()
+    assert "2 patterns meet anything" in said.out
+    assert "not read" in said.err

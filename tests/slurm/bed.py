@@ -37,7 +37,7 @@ SlurmUser=root
 SlurmdUser=root
 AuthType=auth/none
 CredType=cred/none
-AuthInfo=cred_expire=5
+AuthInfo=cred_expire={cred}
 StateSaveLocation={root}/state
 SlurmctldPidFile={root}/run/slurmctld.pid
 SlurmctldLogFile={root}/log/slurmctld.log
@@ -108,6 +108,7 @@ class Bed:
     min_job_age: int = 300
     message_timeout: int = 10
     first_job: int = 1001
+    cred_s: int = 5  # lifetime of a credential; a requeued job waits a second longer
     delay_s: int | None = None  # requeue_delay, where this Slurm knows it
     root: Path = field(default_factory=Path)
     _init: subprocess.Popen[bytes] | None = None
@@ -248,7 +249,7 @@ class Bed:
         ports = _free_ports(self.count + 1)
         span = f"[01-{self.count:02d}]"
         conf = CONF.format(
-            name=self.name, host=host, port=ports, root=self.root, slurmd_timeout=self.slurmd_timeout,
+            name=self.name, cred=self.cred_s, host=host, port=ports, root=self.root, slurmd_timeout=self.slurmd_timeout,
             min_job_age=self.min_job_age, message_timeout=self.message_timeout, first_job=self.first_job, nodes=f"n{span}",
             ports=f"[{ports + 1}-{ports + self.count}]", delay=f",requeue_delay={self.delay_s}" if self.delay_s else "",
         )  # fmt: skip

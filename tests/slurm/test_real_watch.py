@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -134,7 +133,8 @@ def test_a_job_without_a_log_is_seen_and_an_array_has_one_run_per_task(slurm: Be
         ),
         "three runs",
     )
+    asked = [sys.executable, "-m", "defib", "status", "--state", str(watch.state), "--json"]
+    status = json.loads(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout)
+    assert status["scheduler"]["without_logs"] == 1
     slurm.check("scancel", str(array), str(silent))
-    said = watch.end()
-    assert "/dev/null" in said
-    assert os.path.exists(watch.db)
+    assert "Traceback" not in watch.end()
