@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import errno
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -124,6 +125,7 @@ def main() -> int:
         subprocess.run(["umount", "-l", point], check=False)
         server.send_signal(signal.SIGTERM)
         server.wait()
+        shutil.rmtree(home, ignore_errors=True)
 
 
 def measure(run: Run, log: Path, control: Path, seconds: float) -> int:

@@ -100,20 +100,11 @@ def write(folder: str, count: int, rate: int, seconds: float, loud: int, pipe: C
             if writes % SAMPLE == 0:
                 samples.append((n, sizes[n], time.monotonic()))
             writes += 1
-            if big is not None and writes % 16 == 0:
-                poured = pour(big, noise, poured, int((time.monotonic() - began) * loud * 1024 * 1024))
-        if big is not None:
-            poured = pour(big, noise, poured, int(now * loud * 1024 * 1024))
+        if big is not None and poured < now * loud * 1024 * 1024:
+            poured += os.write(big, noise)  # a block at a time: a disk that cannot keep up slows only this log
         late = max(late, time.monotonic() - began - now)
         time.sleep(0.005)
     pipe.send((samples, sizes, lines, poured, late))
-
-
-def pour(handle: int, noise: bytes, poured: int, wanted: int) -> int:
-    """The loud log: whole blocks until it has what it should have by now."""
-    while poured < wanted:
-        poured += os.write(handle, noise)
-    return poured
 
 
 @dataclass
@@ -223,6 +214,10 @@ def main() -> int:
     parser.add_argument("--folder", default=None)
     args = parser.parse_args()
     folder = os.path.realpath(tempfile.mkdtemp(dir=args.folder))
+    needed = args.seconds * (args.lines * 100 + args.loud * 2**20)
+    if needed > 0.5 * shutil.disk_usage(folder).free:
+        os.rmdir(folder)
+        parser.error(f"{needed / 1e9:.0f} GB would be written, more than half of what is free")
     try:
         return 0 if measure(args, folder) else 1
     finally:
@@ -269,6 +264,8 @@ def measure(args: argparse.Namespace, folder: str) -> bool:
     print(f"CPU for a million lines: {here / lines * 1e6:.1f} s here, {most['cpu'] / lines * 1e6:.1f} s in the readers")
     waiting = os.getloadavg()[0] / (os.cpu_count() or 1)
     print(f"{m.polls} polls, slowest turn of the engine {m.slowest:.2f} s; {waiting:.1f} processes want each processor")
+    for path, why in list(source.unread.items())[:3]:
+        print(f"not followed: {os.fsdecode(path)}: {why}")
     return good
 
 

@@ -29,6 +29,7 @@ from defib.engine.words import JobKey, StreamFacts
 
 TABLE_US = 10 * SECOND
 POLL_BYTES = 16 * 1024 * 1024  # taken in one poll
+GATHER_US = SECOND // 20  # while there is more: many small batches cost the engine more than few large ones
 STOP_US = 5 * SECOND  # how long the readers have to say their last words
 GIVE_UP_US = Pace().give_up_us
 UNANSWERED = "following ended without an answer of its reader"
@@ -166,8 +167,8 @@ class Mounts:
                 p.hear(now)
             queued = sum(poll.size for p in processes for poll in p.polls)
             some = any(p.polls for p in processes)
-            until = first if some else last
-            if now >= until or queued >= POLL_BYTES // 2 or (some and self.behind):
+            until = max(first, began + GATHER_US) if some else last
+            if now >= until or queued >= POLL_BYTES // 2 or (some and not self.behind and now >= first):
                 return
             asked = select.poll()
             for p in processes:
