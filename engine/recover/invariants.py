@@ -30,9 +30,9 @@ PATH: dict[str, frozenset[str]] = {
     "planned": frozenset(["authorised", "refused", "cleared", "expired", "suspect", "human"]),
     "authorised": frozenset(["issued", "planned"]),
     "issued": frozenset(
-        ["accepted", "rejected", "unknown", "satisfied-by-other", "not-done", "expired", "planned", "human"]
+        ["accepted", "rejected", "unknown", "satisfied-by-other", "not-done", "expired", "planned", "human", "stranded"]
     ),
-    "unknown": frozenset(["accepted", "satisfied-by-other", "not-done", "human", "rejected"]),
+    "unknown": frozenset(["accepted", "satisfied-by-other", "not-done", "human", "rejected", "stranded"]),
     "not-done": frozenset(["planned", "human", "cleared"]),
     "accepted": frozenset(["started", "stranded", "cleared", "satisfied-by-other", "not-recovered", "human"]),
     "started": frozenset(["recovered", "not-recovered", "cleared", "human"]),

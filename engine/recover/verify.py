@@ -21,6 +21,7 @@ from defib.engine.recover.words import Answer, Case, Facts, Issued
 
 RELEASES_MAX = 10
 EXCLUDES_MAX = 2
+HOLD_SEEN_S = 8  # after a call a hold without a word of its own is taken as ours for so long
 BAD_REASONS = ("BadConstraints", "JobHeldAdmin", "JobHoldMaxRequeue", "launch failed requeued held")
 
 
@@ -131,11 +132,23 @@ def _outcome(desk: Desk, case: Case, found: tuple[Facts, ...]) -> Case:
         return desk.move(
             case, "satisfied-by-other", "it was restarted, but not by our call: it is not held", next=facts.attempt
         )
+    if issued.order.verb == "requeuehold" and not _ours(facts, issued):
+        return desk.move(
+            case, "stranded", f"it is held ({facts.reason}); whether by us is not known", next=facts.attempt
+        )
     sure = "" if issued.answer == "done" else "; whether by us is not certain"
     hold = facts.reason if issued.order.verb == "requeuehold" else ""
     return desk.move(
         case, "accepted", f"restarts {facts.attempt.restarts}{sure}", next=facts.attempt, hold_reason=hold, unmoved=()
     )
+
+
+def _ours(facts: Facts, issued: Issued) -> bool:
+    """The hold is the one that requeuehold places: by the scheduler's own word, or, where that word only says that a user holds it, because it was
+    seen right after the call."""
+    if "requeued" in facts.reason and "held" in facts.reason:
+        return True
+    return facts.reason == "JobHeldUser" and facts.begun_us - issued.at_us <= HOLD_SEEN_S * SECOND
 
 
 def _unmoved(desk: Desk, case: Case, issued: Issued, facts: Facts) -> Case:

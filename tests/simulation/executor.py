@@ -98,7 +98,7 @@ class Executor:
             for j, *_, held, by in before:
                 if held and by not in ("defib",):
                     sim.stats["released another's hold"] += 1
-                    if sim.now - j.held_us > 8 * S:
+                    if sim.now - j.held_us > 8 * S and j.held_us - j.submit_us > 9 * S:
                         sim.fail(f"job {j.id}: a hold of {by} was released by us")
         return said
 

@@ -289,7 +289,7 @@ class Sim:
             elif what == "hung":
                 self._judge(job, "hung")
             elif what == "requeued by defib" and "hold" in self.faults and self.rng.random() < 0.2:
-                self.after(self.rng.choice((0.5, 10.0, 60.0)), lambda j=job: self.slurm.hold(j))  # type: ignore[misc]
+                self.after(self.rng.choice((0.5, 10.0, 25.0, 60.0)), lambda j=job: self.slurm.hold(j))  # type: ignore[misc]
             elif what == "started":
                 self._steps(job, at)
             elif what.startswith("requeued by user") and "other-requeuer" in self.faults and self.rng.random() < 0.3:
