@@ -79,7 +79,11 @@ def caller(bed: Bed, tmp_path: Path) -> Iterator[Caller]:
 
 
 def restarts(bed: Bed, job: int | str) -> int:
-    return int(bed.check("scontrol", "-o", "show", "job", str(job)).split("Restarts=")[1].split()[0])
+    done = bed.run("scontrol", "-o", "show", "job", str(job))
+    if b"Invalid job id" in done.stderr:
+        return 0  # forgotten as an ended job is; one that was started again would be there
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.decode().split("Restarts=")[1].split()[0])
 
 
 def ended(bed: Bed, script: str = FAILS, *options: str, state: str = "FAILED") -> int:
