@@ -54,7 +54,7 @@ class Rules:
 @dataclass(slots=True)
 class Seen:
     """The newest record of a job, or that good reads no longer show it. ended_us: since when, by our clock, this run is seen in a terminal
-    state; looks: reads that showed it so; gone: good reads in a row without it, gone_us: the first of them."""
+    state; looks: reads that showed it so; gone: good reads in a row without it, gone_us: the first of them. first_us: when the job was first seen."""
 
     facts: Facts
     label: str
@@ -63,6 +63,7 @@ class Seen:
     looks: int = 0
     gone: int = 0
     gone_us: int = 0
+    first_us: int = 0
 
 
 @dataclass(slots=True)
@@ -174,7 +175,9 @@ class Desk:
         )
         if old is not None and same_run and facts.sluid is None and old.facts.attempt.sluid is not None:
             facts = dataclasses.replace(facts, sluid=old.facts.attempt.sluid)
-        new = Seen(cut(facts, begun_us), facts.label, self.now_us)
+        new = Seen(
+            cut(facts, begun_us), facts.label, self.now_us, first_us=self.now_us if old is None else old.first_us
+        )
         if ended:
             new.ended_us = old.ended_us if old is not None and same_run and old.ended_us is not None else self.now_us
             new.looks = (old.looks if old is not None and same_run else 0) + 1

@@ -178,7 +178,9 @@ def _amnesia(desk: Desk, present: set[Any]) -> None:
     lasting = [
         k
         for k, s in desk.seen.items()
-        if s.facts.state in ("RUNNING", "PENDING") and (not s.gone or s.gone_us >= desk.controller_us)
+        if s.facts.state in ("RUNNING", "PENDING")
+        and s.first_us < desk.controller_us
+        and (not s.gone or s.gone_us >= desk.controller_us)
     ]
     if len(lasting) >= 3 and not any(k in present for k in lasting):
         desk.forgot = f"after a start of the controller all {len(lasting)} jobs are gone"
@@ -270,7 +272,9 @@ def _take_back(desk: Desk, e: TakenBack) -> None:
 
 def _take_progress(desk: Desk, e: Progressed) -> None:
     case = desk.cases.get(case_id(e.attempt))
-    if case is not None and case.state in ("suspect", "confirmed", "planned") and case.target != "terminal":
+    seen = desk.seen.get(line(e.attempt))
+    runs = seen is not None and seen.facts.state == "RUNNING" and same(seen.facts.attempt, e.attempt)
+    if case is not None and case.state in ("suspect", "confirmed", "planned") and (runs or case.target != "terminal"):
         failed = case.judged.step
         if failed is None or e.step > failed:
             desk.move(case, "cleared", f"it goes on: step {e.step}")
@@ -305,6 +309,8 @@ def _take_word(desk: Desk, e: Said) -> None:
         if e.target in desk.breakers and desk.breakers[e.target].state != "closed":
             if e.target == "amnesia":
                 desk.forgot = ""
+                for key in [k for k, s in desk.seen.items() if s.gone]:  # a person knows of them
+                    del desk.seen[key]
             breakers.set_state(desk, e.target, "closed", f"closed by {e.who}", who=e.who)
         return
     if case is None:

@@ -66,6 +66,11 @@ def _lasts(reading: Reading, inputs: Inputs) -> bool:
     """A closed gate of a lasting kind that was really read (and not only unknown for now, or about time windows that move on)."""
     if reading.read_us is None or len(inputs.found) != 1:
         return False
+    if (
+        reading.name == "consent" and inputs.final
+    ):  # a read that is too old by now says nothing about what the owner wants
+        again = gates.read(dataclasses.replace(inputs, final=False), None)
+        return not any(r.open for r in again if r.name == "consent")
     if reading.name != "budget":
         return True
     t, b = inputs.tally, inputs.policy.budgets

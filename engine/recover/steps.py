@@ -172,11 +172,13 @@ def waits(desk: Desk, case: Case, decision: Decision, made_of: Inputs) -> Case:
     if decision.lasting and decision.refusal is not None:
         return refuse(desk, case, decision, made_of)
     gate, plan = _first(decision), decision.plan or case.plan
-    if (gate, plan) == (case.gate, case.plan):
+    would = decision.would and decision.refusal is not None
+    if (gate, plan, would) == (case.gate, case.plan, case.would):
         return case
     r = decision.refusal
     because = f"gate {r.gate} {r.name}: {r.value}" if r is not None else "all gates are open"
-    return desk.change(case, because, codec.dump(made_of), gate=gate, plan=plan)
+    because += "; every other gate is open, it would be called" if would else ""
+    return desk.change(case, because, codec.dump(made_of), gate=gate, plan=plan, would=would)
 
 
 def ask(desk: Desk, case: Case) -> None:

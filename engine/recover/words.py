@@ -192,7 +192,8 @@ class Case:
     in a terminal state (our clock). judged: the newest verdict. orders: every order of the case. next: the attempt that
     followed. hold_reason: the scheduler's word for the hold that we placed. unmoved: good reads that showed nothing had happened since a
     call, first and last of them. reached: greatest step of the next attempt; running_us: when it was first seen running.
-    gate: the first closed gate, where it waits or was refused. reissue: the next call is the one repetition. regret: who regrets it.
+    gate: the first closed gate, where it waits or was refused. reissue: the next call is the one repetition. regret: who regrets it. would: only
+    the mode keeps it back.
     """
 
     id: str
@@ -228,6 +229,7 @@ class Case:
     running_us: int | None = None
     because: str = ""
     regret: str = ""
+    would: bool = False
 
 
 BREAKERS = ("correlated", "verify", "surprise", "blind", "scheduler", "health", "regret", "flood", "amnesia")
