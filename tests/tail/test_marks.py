@@ -29,7 +29,7 @@ jobs = st.builds(JobKey, texts, texts, texts, st.none() | number)
 
 @given(st.lists(positions, max_size=4), st.booleans(), st.none() | jobs)
 def test_a_mark_is_its_positions(ps: list[Position], closed: bool, job: JobKey | None) -> None:
-    mark = to_mark(tuple(ps), closed, job)
+    mark = to_mark(tuple(ps), closed, job=job)
     assert from_mark(b"/l\xff", mark) == (tuple(ps), closed)
     assert closed_job(mark) == job
 
