@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,12 @@ import orjson
 import pyarrow as pa
 
 from defib.adapters import sqlwire
-from defib.adapters.duck import connect
+from defib.adapters.duck import BusyError, connect
 from defib.adapters.show import printable, safe
 from defib.engine.words import StoreError
 
 NAME = "history.duckdb"  # within a state folder
-CONNECT_S, ANSWER_S = 5.0, 120.0
+CONNECT_S, ANSWER_S, BEGIN_S = 5.0, 120.0, 15.0
 
 
 def history_path(path: str) -> str:
@@ -34,8 +35,25 @@ def history_path(path: str) -> str:
 def open_history(path: str) -> Any:
     """A connection to ask a history through. Raises StoreError."""
     db = history_path(path)
-    peer = _reach(db) if db != ":memory:" else None
-    return Remote(peer, db) if peer is not None else connect(db, read_only=True)
+    if db == ":memory:":
+        return connect(db, read_only=True)
+    until = time.monotonic() + BEGIN_S
+    while True:
+        peer = _reach(db)
+        if peer is not None:
+            return Remote(peer, db)
+        try:
+            return connect(db, read_only=True)
+        except BusyError:
+            # A watch that begins (or ends) holds its history for a moment without answering.
+            if not _watched(db) or time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def _watched(db: str) -> bool:
+    """The history of a watch's state folder."""
+    return os.path.isdir(os.path.join(os.path.dirname(os.path.abspath(db)), "journal"))
 
 
 class Result:

@@ -89,7 +89,7 @@ def _since(desk: Desk, name: str) -> int:
 def _correlated(desk: Desk, out: dict[str, str]) -> None:
     p = desk.rules.policy.breakers
     after = max(_since(desk, "correlated"), desk.now_us - int(p.correlated_within_s * SECOND))
-    recent = [s for s in desk.suspected if s[0] > after]
+    recent = [s for s in desk.suspected if s[0] >= after]
     if len(recent) < p.correlated_lineages:
         return
     lineages, users = len({s[1] for s in recent}), len({s[2] for s in recent})
@@ -110,7 +110,7 @@ def _verify(desk: Desk, out: dict[str, str]) -> None:
     ):
         after = max(_since(desk, name), desk.now_us - int(p.verify_within_s * SECOND))
         for state, limit in limits.items():
-            count = sum(at > after and s == state for at, s in desk.outcomes)
+            count = sum(at >= after and s == state for at, s in desk.outcomes)
             if count >= limit:
                 out[name] = f"{count} calls ended as {state} within {p.verify_within_s:g} s"
 

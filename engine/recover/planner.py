@@ -25,15 +25,21 @@ LASTING = frozenset(["allow-list", "end", "budget"])
 class Decision:
     """plan: what would be done, None where none can be made. readings: every gate in order. refusal: None where all are open.
 
-    would: all gates are open but the one that asks for the mode: what observe would have done. lasting: waiting will not help.
+    would: all gates are open but the one that asks for the mode: what observe would have done. for_good: the first gate that stays closed
+    whatever time brings.
     """
 
     plan: Plan | None
     readings: tuple[Reading, ...]
     refusal: Refusal | None
     would: bool
-    lasting: bool
+    for_good: Reading | None
     notes: tuple[str, ...] = ()
+
+    @property
+    def lasting(self) -> bool:
+        """Waiting will not help."""
+        return self.for_good is not None
 
     def closed(self, *but: str) -> tuple[str, ...]:
         """Names of the closed gates, those named left out."""
@@ -49,12 +55,8 @@ def decide(inputs: Inputs) -> Decision:
     if closed:
         first = closed[0]
         refusal = Refusal(first.gate, first.name, first.value, first.read_us, tuple(r.gate for r in closed[1:]))
-    lasting = any(
-        r.name in LASTING or (r.name == "consent" and inputs.target == "terminal") for r in closed if _lasts(r, inputs)
-    )
-    return Decision(
-        plan, readings, refusal, plan is not None and all(r.open or r.name == "mode" for r in readings), lasting, notes
-    )
+    would = plan is not None and all(r.open or r.name == "mode" for r in readings)
+    return Decision(plan, readings, refusal, would, next((r for r in closed if _lasts(r, inputs)), None), notes)
 
 
 def replay(inputs_json: str | bytes) -> Decision:
@@ -64,6 +66,8 @@ def replay(inputs_json: str | bytes) -> Decision:
 
 def _lasts(reading: Reading, inputs: Inputs) -> bool:
     """A closed gate of a lasting kind that was really read (and not only unknown for now, or about time windows that move on)."""
+    if reading.name not in LASTING and not (reading.name == "consent" and inputs.target == "terminal"):
+        return False
     if reading.read_us is None or len(inputs.found) != 1:
         return False
     if (

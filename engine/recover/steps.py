@@ -122,6 +122,9 @@ def _decide(
 
 def _confirmed(desk: Desk, case: Case) -> Case:
     copy(desk, case)
+    asked = desk.copying.get(case.id)
+    if case.copied_us is None and asked is not None and desk.age_s(case.since_us) < ANSWER_S:
+        return case  # the copy is on its way: deciding before it comes would name the wrong gate
     if desk.now_us < desk.try_us.get(case.id, 0):
         return case
     decision, made_of = _decide(desk, case, final=False)
@@ -135,10 +138,13 @@ def _confirmed(desk: Desk, case: Case) -> Case:
 
 
 def refuse(desk: Desk, case: Case, decision: Decision, made_of: Inputs) -> Case:
-    """Nothing will be done about this attempt; the first closed gate is named."""
-    r = decision.refusal
+    """Nothing will be done about this attempt; the first closed gate is named, and the one that is closed for good where it is another."""
+    r, g = decision.refusal, decision.for_good
     assert r is not None
-    return desk.move(case, "refused", f"gate {r.gate} {r.name}: {r.value}", codec.dump(made_of), gate=r.name)
+    because = f"gate {r.gate} {r.name}: {r.value}"
+    if g is not None and g.gate != r.gate:
+        because += f"; for good by gate {g.gate} {g.name}: {g.value}"
+    return desk.move(case, "refused", because, codec.dump(made_of), gate=r.name)
 
 
 def _first(decision: Decision) -> str:

@@ -42,7 +42,7 @@ from defib.engine.roster import Roster
 SECOND = 1_000_000
 CONSENT = '{"defib": {"restart": ["crash", "hang"], "act_on_running": true}}'
 TOY = Path(__file__).with_name("toy.py")
-LIMITS = "{floor_s: 4, unlearned_s: 6, ceiling_s: 20}"
+LIMITS = "{floor_s: 10, unlearned_s: 12, ceiling_s: 30}"  # a busy machine stands still for seconds
 PHASES = ("startup", "compile", "steady", "evaluation", "checkpoint", "pause", "ending", "unknown")
 DETECT = f"""policy: detect
 hang:

@@ -77,8 +77,7 @@ def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, tmp_path: 
     assert restarts(bed, job) == 1
     case = watch.case(job)
     assert case is not None
-    assert case.judged.step is not None
-    assert case.judged.step <= 12  # on a slow machine the hang is seen before the last steps were printed
+    assert case.judged.step == 12
     bed.check("scancel", str(job))
     watch.close()
 

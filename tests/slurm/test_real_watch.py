@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -63,16 +62,12 @@ class Watch:
         wait_for(seen, f"job {job} {health}")
 
     def sql(self, text: str) -> list[dict[str, Any]]:
-        for _ in range(100):  # a watch that has just begun holds the history before it answers
-            done = subprocess.run(
-                [sys.executable, "-m", "defib", "sql", "--db", str(self.db), "--json", text],
-                capture_output=True,
-                text=True,
-                timeout=60,
-            )
-            if "another process holds it" not in done.stderr:
-                break
-            time.sleep(0.2)
+        done = subprocess.run(
+            [sys.executable, "-m", "defib", "sql", "--db", str(self.db), "--json", text],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
         assert done.returncode == 0, done.stderr
         rows: list[dict[str, Any]] = json.loads(done.stdout)["rows"]
         return rows

@@ -73,6 +73,15 @@ def test_a_hold_is_used_to_set_the_union_and_then_released() -> None:
     assert [b for r in d.rows for b in auditor.take(r)] == []
 
 
+def test_an_exclusion_that_does_not_take_is_given_up_and_the_job_is_released() -> None:
+    d = held()
+    for _ in range(2):
+        assert step(d) == "exclude"
+        answer(d, "rejected", "bad-node")
+        d.effects = [e for e in d.effects if isinstance(e, Look)]  # the executor's word is looked after at once
+    assert step(d) == "release"
+
+
 def test_an_overdue_hold_is_released_whatever_else() -> None:
     d = held()
     d.jobs[0] = dataclasses.replace(d.jobs[0], flags=frozenset(["COMPLETING"]))

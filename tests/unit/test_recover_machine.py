@@ -255,8 +255,12 @@ def test_a_user_error_is_refused_and_says_which_gate() -> None:
     d.judge(klass="user-code")
     d.wait(40)
     d.read()
+    assert d.case.state == "confirmed"  # its evidence is kept apart first
+    d.serve()
     assert d.case.state == "refused"
-    assert "gate" in d.case.because
+    assert "gate 13" in d.case.because
+    assert d.case.gate == "budget"
+    assert "user-code" in next(r.because for r in d.rows if r.after == "refused")
 
 
 def test_observe_decides_the_same_and_reads_nothing_for_it() -> None:

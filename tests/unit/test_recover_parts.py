@@ -171,6 +171,17 @@ def test_many_at_once_open_a_breaker_and_a_few_do_not() -> None:
     assert "correlated" not in many(("u1", "u2")).desk.breakers
 
 
+def test_a_breaker_lets_one_call_try_after_half_an_hour_and_opens_again() -> None:
+    d = many(("u1", "u2", "u3"))
+    d.wait(1801)
+    assert d.desk.breakers["correlated"].state == "half-open"
+    for j in list(d.jobs):
+        d.jobs.insert(0, d.jobs.pop(d.jobs.index(j)))
+        d.desk.suspected.append((d.now, j.user, j.user))
+    d.wait(1)
+    assert d.desk.breakers["correlated"].state == "open"
+
+
 def test_a_trial_closes_it_by_recovery_only() -> None:
     for state, after in (("recovered", "closed"), ("stranded", "open"), ("accepted", "half-open")):
         d = Driver()
