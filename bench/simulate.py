@@ -31,8 +31,8 @@ def one(job: tuple[int, float]) -> tuple[int, Counter[str], str]:
         return seed, Counter(), str(e)
 
 
-def caught(job: tuple[int, int, int]) -> tuple[str, int, str]:
-    """(name of the bug, seed that caught it or 0, how)."""
+def caught(job: tuple[int, int, int]) -> tuple[str, int | None, str]:
+    """(name of the bug, seed that caught it, how); None where none did."""
     index, first, seeds = job
     m = MUTATIONS[index]
     with planted(m):
@@ -41,7 +41,7 @@ def caught(job: tuple[int, int, int]) -> tuple[str, int, str]:
                 run(seed, only=m.only)
             except AssertionError as e:
                 return m.name, seed, str(e)
-    return m.name, 0, ""
+    return m.name, None, ""
 
 
 def main() -> int:
@@ -78,8 +78,8 @@ def mutations(pool: ProcessPoolExecutor, first: int, seeds: int) -> int:
     """Every planted bug; 1 where one is not caught."""
     missed = 0
     for name, seed, how in pool.map(caught, ((i, first, seeds) for i in range(len(MUTATIONS)))):
-        missed += not seed
-        print(f"{f'seed {seed}' if seed else 'NOT CAUGHT':>12}  {name}: {how[:110]}", flush=True)
+        missed += seed is None
+        print(f"{'NOT CAUGHT' if seed is None else f'seed {seed}':>12}  {name}: {how[:110]}", flush=True)
     print(f"{len(MUTATIONS) - missed} of {len(MUTATIONS)} planted bugs caught within {seeds} seeds")
     return 1 if missed else 0
 

@@ -9,7 +9,6 @@ from tests.simulation.sim import BrokenError
 
 SEEDS, TOGETHER = 300, 10
 CAUGHT_WITHIN = 12  # seeds from the first that is tried
-CAUGHT_ANYHOW = 110  # else of all from 0 on
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, TOGETHER))
@@ -33,7 +32,7 @@ def test_a_seed_is_the_same_every_time() -> None:
 @pytest.mark.parametrize("m", MUTATIONS, ids=lambda m: m.name)
 def test_a_planted_bug_is_caught(m: Mutation) -> None:
     with planted(m):
-        for seed in [*range(m.first, m.first + CAUGHT_WITHIN), *range(CAUGHT_ANYHOW)]:
+        for seed in range(m.first, m.first + CAUGHT_WITHIN):
             try:
                 run(seed, only=m.only)
             except BrokenError:
