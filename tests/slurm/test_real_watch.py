@@ -103,7 +103,8 @@ def test_jobs_are_found_followed_and_judged_by_logs_and_scheduler(slurm: Bed, wa
     rows = {r["job_id"]: r for r in watch.sql("SELECT job_id, health, state FROM live_jobs")}
     assert rows[str(trains)]["health"] == "healthy"
     assert rows[str(trains)]["state"] == "RUNNING"
-    assert rows[str(crashes)]["state"] == "FAILED"
+    state = f"SELECT state FROM live_jobs WHERE job_id = '{crashes}'"
+    wait_for(lambda: watch.sql(state) == [{"state": "FAILED"}], "the scheduler's word, which may come after the log's")
     # Killed without a word: the next one goes on where it was, and tells no change twice.
     watch.end(signal.SIGKILL)
     again = Watch(slurm, watch.state)
