@@ -122,6 +122,11 @@ class TailSource:
         if not yes:
             self._quiet.add(job)
             return
+        if job in self._quiet:
+            for path in self._jobs.get(
+                job, ()
+            ):  # planned for a job at rest: its first lines would wait for half a minute
+                self._plan(self._tracks[path], 0)
         self._quiet.discard(job)
         self._over.pop(job, None)
         if self._kept.reopen(job, self._finder.assigned):

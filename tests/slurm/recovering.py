@@ -121,7 +121,7 @@ class Watch:
         end = time.monotonic() + seconds
         source = _Until(self.session, lambda: bool(done()) or time.monotonic() > end)
         self.drive.run(source)
-        assert done(), f"waited {seconds:.0f} s for {why}: {self.history()[-6:]} {self.said} {self.controller.broken}"
+        assert done(), f"waited {seconds:.0f} s for {why}: {self.history()[-14:]} {self.said} {self.controller.broken}"
 
     def watch(self, seconds: float) -> None:
         end = time.monotonic() + seconds

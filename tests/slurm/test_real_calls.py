@@ -209,8 +209,16 @@ def test_the_executor_is_killed_in_the_middle(bed: Bed, caller: Caller, tmp_path
     assert restarts(bed, job) <= 1
 
 
+def saved(bed: Bed) -> None:
+    """The controller has written down what it knows by now: one that is killed forgets what it has not."""
+    now = time.time()
+    wait_for(lambda: (bed.root / "state/job_state").stat().st_mtime > now, "the controller to save its jobs")
+
+
 def test_a_controller_that_is_down(bed: Bed, caller: Caller) -> None:
     job = ended(bed)
+    bed.submit(SLEEPS, "-H")  # something to save, after the end
+    saved(bed)
     bed.kill_controller()
     try:
         assert caller.call(job).startswith("unclear")  # refused at once, or no answer until the deadline

@@ -170,3 +170,18 @@ def test_followed_line_by_line_the_engine_finds_what_it_finds_in_the_finished_lo
     ]
     assert sink.rows("progress") == offline.rows("progress")
     assert sink.rows("signals") == offline.rows("signals")
+
+
+def test_a_job_that_begins_to_run_is_read_at_once(live: Live) -> None:
+    """While it waited its log was looked at rarely; the silence until the next such look would be ours."""
+    live.write("a.log", b"queued\n")
+    live.poll(2)
+    (opened,) = live.of(Opened)
+    live.source.running(opened.facts.job, False)
+    live.poll(5)
+    live.write("a.log", b"step 1\n")
+    live.poll(3)
+    assert live.streams == {("a.log", 0): b"queued\n"}
+    live.source.running(opened.facts.job)
+    live.poll(2)
+    assert live.streams == {("a.log", 0): b"queued\nstep 1\n"}
