@@ -109,11 +109,10 @@ def test_jobs_are_found_followed_and_judged_by_logs_and_scheduler(slurm: Bed, wa
     watch.end(signal.SIGKILL)
     again = Watch(slurm, watch.state)
     watches.append(again)
-    wait_for(
-        lambda: again.sql("SELECT 1 AS n FROM attempts WHERE verdict = 'crashed'") != [], "the crash is in the history"
-    )
-    judged = again.sql("SELECT job_id, attempt_index, verdict, first_step, last_step, cause_rule FROM attempts")
-    assert [(r["job_id"], r["verdict"]) for r in judged] == [(str(crashes), "crashed")], judged
+    # The cluster is shared: what other tests' jobs left behind is in this history too.
+    ours = f"SELECT job_id, verdict FROM attempts WHERE job_id IN ('{crashes}', '{trains}')"
+    crashed = [{"job_id": str(crashes), "verdict": "crashed"}]
+    wait_for(lambda: again.sql(ours) == crashed, "the crash is in the history, once, and the other run is not over")
     assert "dead" not in again.healths(crashes)
     slurm.check("scancel", str(trains))
     again.until(trains, "ended")
