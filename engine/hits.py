@@ -57,7 +57,7 @@ class HitFinder:
         rule, record = code[signature], np.empty(0, np.int64)
         if len(rule):
             record = np.searchsorted(batch.ends, ends[signature] - 1)
-            pairs = np.unique(self._pair(record, rule))
+            pairs = _distinct(self._pair(record, rule))
             record, rule = pairs // self._rules, pairs % self._rules
             rule, record = self._give_way(*self._spare(batch, rule, record))
         banners = frozenset(np.unique(code[~signature]).tolist()) if len(code) else frozenset()
@@ -65,7 +65,7 @@ class HitFinder:
 
     def _spare(self, batch: Batch, rule: I64, record: I64) -> tuple[I64, I64]:
         """Drop hits that an `unless` of their rule or a benign rule speaks against."""
-        veto_rule, veto_record, benign = self.vetoes(batch, np.unique(record), np.unique(rule))
+        veto_rule, veto_record, benign = self.vetoes(batch, _distinct(record), _distinct(rule))
         if not len(veto_rule):
             return rule, record
         muted = _among(record, veto_record[benign])
@@ -95,7 +95,7 @@ class HitFinder:
             return rule, hit, benign
         # What silences a benign rule matters only where that rule speaks, which is rare.
         spoke = self._veto_spare & _flags(rule[benign], self._rules)[self._veto_code]
-        number, where = self._each(*self._asked_of(batch, np.unique(hit[benign]), self._spares), spoke)
+        number, where = self._each(*self._asked_of(batch, _distinct(hit[benign]), self._spares), spoke)
         spared = benign & _among(self._pair(hit, rule), self._pair(where, self._veto_code[number]))
         return rule[~spared], hit[~spared], benign[~spared]
 
@@ -130,6 +130,12 @@ def _flags(members: I64 | frozenset[int], size: int) -> npt.NDArray[np.bool_]:
     out = np.zeros(size, bool)
     out[np.fromiter(members, np.int64, len(members))] = True
     return out
+
+
+def _distinct(numbers: I64) -> I64:
+    """Each once, ascending. By sorting, as in `_among`."""
+    ordered = np.sort(numbers)
+    return ordered[np.concatenate((np.ones(1, bool), ordered[1:] != ordered[:-1]))] if len(ordered) else ordered
 
 
 def _among(these: I64, those: I64) -> npt.NDArray[np.bool_]:

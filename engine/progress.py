@@ -28,6 +28,8 @@ GENERIC_BELOW = 10  # priority
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 STEP_MAX = 10**12
 REQUIRED_MAX = 3  # literals tested before a regex runs
+DENSE = 0.5  # share of a sample's records from which testing for a literal costs more than it spares
+SAMPLE_BYTES = 64 * 1024
 USED = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate", "rate_unit", "elapsed"))
 NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
@@ -93,10 +95,12 @@ class ProgressReader:
             if not anchors or not all(map(lines.hold, literals)):
                 continue
             at = np.flatnonzero(~read) if fmt.priority < GENERIC_BELOW else np.arange(len(read))
+            # Rarest first: most formats end there. One that most records hold spares no regex work, and the pattern asks for it anyway.
+            for literal in sorted(literals, key=lines.share):
+                if lines.share(literal) < DENSE:
+                    at = lines.any_of([literal], at)
             if not any(a in literal for a in anchors for literal in literals):
                 at = lines.any_of(anchors, at)
-            for literal in literals:
-                at = lines.any_of([literal], at)
             part = self._extract(fmt, order, lines.text(at), at) if len(at) else None
             if part is not None:
                 parts.append(part)
@@ -108,7 +112,11 @@ class ProgressReader:
 
     def _extract(self, fmt: Format, order: int, text: pl.Series, at: I64) -> pl.DataFrame | None:
         """The records that really are lines of the format, as numbers; None if none is."""
-        got = captures(fmt, text, USED)
+        got = _groups(fmt, text)
+        if _heads(fmt):
+            found = got["step"].is_not_null()
+            at, text, got = at[found.to_numpy()], text.filter(found), got.filter(found)
+        got = _with_more(fmt, text, got, USED)
         keep = kept(fmt, text, got)
         rows = keep.arg_true()
         if not len(rows):
@@ -134,6 +142,8 @@ class Lines:
         self._records = _records(batch)
         self._masks: dict[str, npt.NDArray[np.bool_]] = {}
         self._held: dict[str, bool] = {}
+        self._sample = self._buffer[:SAMPLE_BYTES]
+        self._shares: dict[str, float] = {}
         self._taken: tuple[I64, pl.Series] | None = None
 
     def hold(self, literal: str) -> bool:
@@ -141,6 +151,12 @@ class Lines:
         if literal not in self._held:
             self._held[literal] = literal.encode() in self._buffer
         return self._held[literal]
+
+    def share(self, literal: str) -> float:
+        """How often it stands in the first records, as a share of their number. It decides about the order of work, never about a result."""
+        if literal not in self._shares:
+            self._shares[literal] = self._sample.count(literal.encode()) / max(self._sample.count(b"\n"), 1)
+        return self._shares[literal]
 
     def any_of(self, literals: Sequence[str], at: I64) -> I64:
         """Those of the records that hold one of the literals."""
@@ -176,11 +192,28 @@ def _records(batch: Batch) -> pa.Array:
 
 def captures(fmt: Format, text: pl.Series, wanted: frozenset[str] | None = None) -> pl.DataFrame:
     """Captures of the format as text; the main pattern wins over `more`. wanted: those of `more` that are looked for, None for all."""
-    frame = text.to_frame("text")
-    whole = pl.col("text").str
-    got = frame.select(whole.extract_groups(fmt.pattern).alias("g")).to_series().struct.unnest()
+    return _with_more(fmt, text, _groups(fmt, text), wanted)
+
+
+def _groups(fmt: Format, text: pl.Series) -> pl.DataFrame:
+    """Captures of the main pattern."""
+    return (
+        text.to_frame("text")
+        .select(pl.col("text").str.extract_groups(fmt.pattern).alias("g"))
+        .to_series()
+        .struct.unnest()
+    )
+
+
+def _heads(fmt: Format) -> bool:
+    """Whether only the main pattern gives the step: then the others need not look at a record without one."""
+    return fmt.of is None and not any("step" in NAMED.findall(pattern) for pattern in fmt.more)
+
+
+def _with_more(fmt: Format, text: pl.Series, got: pl.DataFrame, wanted: frozenset[str] | None) -> pl.DataFrame:
     if not fmt.more:
         return got
+    frame, whole = text.to_frame("text"), pl.col("text").str
     # One group per pattern is the usual case, and taking a single group is far cheaper than building a struct.
     singles: dict[str, list[pl.Expr]] = {c: [] for c in got.columns}
     for pattern in fmt.more:

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -365,11 +366,14 @@ def test_a_history_in_use_is_refused(run: Run, demo: Path, history: Path, tmp_pa
     con.close()
 
 
-def test_a_full_disk_behind_the_output_is_told(history: Path) -> None:
-    with open("/dev/full", "wb") as full:
+def test_an_output_that_takes_no_byte_is_told(history: Path, tmp_path: Path) -> None:
+    # Not /dev/full: where a sandbox lacks it, opening it makes an ordinary file. A limit of no bytes at all refuses everywhere.
+    with (tmp_path / "out").open("wb") as full:
         done = subprocess.run(
-            [COMMAND, "attempts", "--db", history], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False
-        )
+            [COMMAND, "attempts", "--db", history], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
+        )  # fmt: skip
+    assert (tmp_path / "out").stat().st_size == 0
     assert done.returncode == 3
     assert b"output cannot be written" in done.stderr
     assert b"Traceback" not in done.stderr
