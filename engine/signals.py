@@ -35,7 +35,7 @@ class SignalReader:
         if not len(hits.rule):
             return SIGNALS.empty_table()
         unique, back = np.unique(hits.record, return_inverse=True)
-        text = texts(pa.array([batch.text(r) for r in unique], pa.large_binary()))
+        text = texts(pa.array([batch.text(r) for r in unique.tolist()], pa.large_binary()))
         stream, offset, line = batch.place(unique)
         who = self._who.of(text)
         frame = pl.DataFrame(
@@ -48,16 +48,16 @@ class SignalReader:
         taken = self._own(frame, fields)
         return pa.table(
             {
-                "stream": frame["stream"], "offset": frame["offset"], "line": frame["line"],
-                "rule": [self._rules[i].id for i in hits.rule], "time_us": frame["time_us"], "year_us": frame["year_us"], **taken,
+                **{name: frame[name].to_arrow() for name in ("stream", "offset", "line", "time_us", "year_us")},
+                "rule": [self._rules[i].id for i in hits.rule.tolist()], **taken,
                 "fields": [orjson.dumps(f, option=orjson.OPT_SORT_KEYS).decode() for f in fields],
-                "text": [shorten(t) for t in frame["text"]],
+                "text": [shorten(t) for t in frame["text"].to_list()],
             }
         ).select(SIGNALS.names).cast(SIGNALS)  # fmt: skip
 
     def _fields(self, rule: I64, text: pl.Series, task: pl.Series) -> list[dict[str, str]]:
         out: list[dict[str, str]] = [{} for _ in range(len(rule))]
-        for code in np.unique(rule):
+        for code in np.unique(rule).tolist():
             patterns = self._rules[code].extract
             if not patterns:
                 continue
@@ -66,10 +66,10 @@ class SignalReader:
             for pattern in patterns:
                 groups = part.str.extract_groups(pattern).struct.unnest()
                 for name in groups.columns:
-                    for row, value in zip(rows, groups[name], strict=True):
+                    for row, value in zip(rows.tolist(), groups[name].to_list(), strict=True):
                         if value is not None:
                             out[row].setdefault(name, value[:200])
-        for i, t in enumerate(task):
+        for i, t in enumerate(task.to_list()):
             if t is not None:
                 out[i].setdefault("task", str(t))
         return out

@@ -176,8 +176,10 @@ class StreamFold:
     def fold(self, signals: Sequence[Signal], progress: ProgressRows) -> None:
         """Signals and progress of the next stretch of the stream, each in offset order."""
         at = 0
-        for s in signals:
-            until = int(np.searchsorted(progress.offset, s.offset, side="right"))
+        untils = np.searchsorted(
+            progress.offset, np.array([s.offset for s in signals], np.int64), side="right"
+        ).tolist()
+        for s, until in zip(signals, untils, strict=True):
             self._progress(progress, at, until)
             at = max(at, until)
             self._signal(s)
