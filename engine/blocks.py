@@ -240,10 +240,13 @@ class Batch:
         stream = np.array([p.stream for p in self.pieces], np.int64)[which]
         offset = np.empty(len(records), np.int64)
         line = np.empty(len(records), np.int64)
-        for i in np.unique(which):
-            here = which == i
+        cuts = (
+            (which[1:] != which[:-1]).nonzero()[0] + 1
+        ).tolist()  # records are sorted, so those of a piece stand together
+        for lo, hi in zip([0, *cuts], [*cuts, len(which)], strict=True) if len(which) else ():
+            i = int(which[lo])
             first = int(np.searchsorted(self.starts, self.bounds[i]))
-            offset[here], line[here] = _place_in(self.pieces[i], self.cleaned[i], records[here] - first)
+            offset[lo:hi], line[lo:hi] = _place_in(self.pieces[i], self.cleaned[i], records[lo:hi] - first)
         return stream, offset, line
 
     def text(self, record: int) -> bytes:

@@ -134,7 +134,7 @@ class Pace:
         self.advances += moved
         self.repeats += len(apart) - moved
         # A step before the first one ever is NONE, and no row printed that.
-        ahead = np.flatnonzero((apart > 0) & (steps[:-1] != NONE))
+        ahead = ((apart > 0) & (steps[:-1] != NONE)).nonzero()[0]
         if len(ahead):
             self.interval = int(apart[ahead[-1]])
         self.last = int(steps[-1])
@@ -197,7 +197,7 @@ class Counter:
         before = np.concatenate(([self.last_step], steps[:-1]))
         moved = steps != before
         back = (steps < before) & (before != NONE)
-        forward = np.flatnonzero(moved & ~back)
+        forward = (moved & ~back).nonzero()[0]
         self.points += len(at)
         self.printed.add(rows.step_time_s[at][moved])
         self._window(rows, at, moved, before)
@@ -220,7 +220,7 @@ class Counter:
         if not len(at):
             return
         phases = between.phases(self.last_at, rows.offset[at])
-        stamped = np.flatnonzero(rows.time_us[at] != NONE)
+        stamped = (rows.time_us[at] != NONE).nonzero()[0]
         here = at[stamped]
         explained = (rows.step_time_s[at] * ahead)[stamped]
         named = [phases[i] for i in stamped.tolist()]
@@ -235,7 +235,7 @@ class Counter:
         behind say nothing new."""
         steps = rows.step[at]
         top = np.maximum.accumulate(np.concatenate(([self._front[0]], steps)))
-        lead = np.flatnonzero(steps > top[:-1])
+        lead = (steps > top[:-1]).nonzero()[0]
         if not len(lead):
             return
         picked, ahead = at[lead], _ahead(steps[lead], top[:-1][lead])
@@ -249,7 +249,7 @@ class Counter:
             step_s = np.where(known, (us - np.where(known, since, us)) / 1e6 / np.maximum(ahead, 1), np.nan)
         self._front = (int(steps[lead[-1]]), int(us[-1]), int(rows.offset[picked[-1]]))
         work = self.work.of(rows, picked, steps[lead], step_s)
-        good = np.flatnonzero(np.isfinite(step_s) & (step_s > 0) & (ahead > 0) & np.isfinite(work) & (work > 0))
+        good = (np.isfinite(step_s) & (step_s > 0) & (ahead > 0) & np.isfinite(work) & (work > 0)).nonzero()[0]
         told = picked[good]
         self.slowdown.add(
             rows.step[told],
@@ -299,7 +299,7 @@ class Counter:
         """On the step clock: rows that say a step again stand where that step does."""
         known = np.isfinite(rows.step_time_s[at])
         ahead = np.where(moved & known, np.where(before == NONE, 1, np.maximum(rows.step[at] - before, 0)), 0)
-        passed = np.where(ahead > 0, np.nan_to_num(rows.step_time_s[at]) * ahead, 0.0)
+        passed = np.where(ahead > 0, np.where(known, rows.step_time_s[at], 0.0) * ahead, 0.0)
         clock = np.cumsum(np.concatenate(([self.step_clock_s], passed)))[1:]
         self.step_clock_s = float(clock[-1])
         self.windows.ranks(clock[known], rows.rank[at][known], rows.step_time_s[at][known])
@@ -378,7 +378,7 @@ class Work:
 
     def _choose(self, rows: ProgressRows, at: I64) -> str | None:
         def any_of(values: F64) -> int | None:
-            found = np.flatnonzero(np.isfinite(values) & (values > 0))
+            found = (np.isfinite(values) & (values > 0)).nonzero()[0]
             return int(found[0]) if len(found) else None
 
         rate = any_of(rows.throughput[at]) if self._rate in ("tokens", "samples", "%mfu") else None

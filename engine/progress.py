@@ -30,6 +30,7 @@ STEP_MAX = 10**12
 REQUIRED_MAX = 3  # literals tested before a regex runs
 DENSE = 0.5  # share of a sample's records from which testing for a literal costs more than it spares
 SAMPLE_BYTES = 64 * 1024
+FEW_SHARE = 8  # fewer records than one of so many are looked at by themselves
 USED = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate", "rate_unit", "elapsed"))
 NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
@@ -139,7 +140,7 @@ class Lines:
 
     def __init__(self, batch: Batch) -> None:
         self._buffer = batch.buffer
-        self._records = _records(batch)
+        self._records, self._ends = _records(batch), batch.ends
         self._masks: dict[str, npt.NDArray[np.bool_]] = {}
         self._held: dict[str, bool] = {}
         self._sample = self._buffer[:SAMPLE_BYTES]
@@ -162,14 +163,20 @@ class Lines:
         """Those of the records that hold one of the literals."""
         if not len(at):
             return at
-        if 2 * len(at) < len(self._records):
+        if len(at) < len(self._records) // FEW_SHARE:
             part = self._records.take(pa.array(at))
-            held = [self._among(part, literal) for literal in literals]
-            return at[np.logical_or.reduce(held)]
-        for literal in literals:
-            if literal not in self._masks:
-                self._masks[literal] = self._among(self._records, literal)
-        return at[np.logical_or.reduce([self._masks[literal][at] for literal in literals])]
+            return at[np.logical_or.reduce([self._among(part, literal) for literal in literals])]
+        return at[np.logical_or.reduce([self._holding(literal)[at] for literal in literals])]
+
+    def _holding(self, literal: str) -> npt.NDArray[np.bool_]:
+        """Of all records, those that hold the literal: found in the buffer as a whole, which is several times faster than record by record."""
+        if literal not in self._masks:
+            mask = np.zeros(len(self._ends), bool)
+            if self.hold(literal):
+                found = [m.start() for m in re.finditer(re.escape(literal.encode()), self._buffer)]
+                mask[np.searchsorted(self._ends, np.array(found, np.int64))] = True
+            self._masks[literal] = mask
+        return self._masks[literal]
 
     @staticmethod
     def _among(records: pa.Array, literal: str) -> npt.NDArray[np.bool_]:

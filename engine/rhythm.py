@@ -118,7 +118,7 @@ class Rhythm:
             start = 1
         at = np.concatenate(([self.last.us], us[start:]))
         before = np.concatenate(([self.last.step], steps[start:]))
-        gaps = np.diff(at) / 1e6
+        gaps = (at[1:] - at[:-1]) / 1e6
         early = max(0, min(EARLY - self._moments, len(gaps)))  # the first steps compile and fill caches
         self._moments += len(gaps)
         told = [i for i in range(len(gaps)) if phases[start + i]]

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 _GAMMA = math.log(1.001)
 _LOW, _HIGH = 1e-9, 1e15
+FEW = 64  # values up to which counting them one by one is faster; a live log brings a handful at a time
 
 
 class Sketch:
@@ -29,9 +30,14 @@ class Sketch:
         values = values[(values > _LOW) & (values < _HIGH)]
         if not len(values):
             return
-        keys, counts = np.unique(np.rint(np.log(values) / _GAMMA).astype(np.int64), return_counts=True)
-        for k, n in zip(keys.tolist(), counts.tolist(), strict=True):
-            self.bins[k] = self.bins.get(k, 0) + n
+        keys = np.rint(np.log(values) / _GAMMA).astype(np.int64)
+        if len(keys) <= FEW:
+            for k in keys.tolist():
+                self.bins[k] = self.bins.get(k, 0) + 1
+        else:
+            keys, counts = np.unique(keys, return_counts=True)
+            for k, n in zip(keys.tolist(), counts.tolist(), strict=True):
+                self.bins[k] = self.bins.get(k, 0) + n
         self.count += len(values)
 
     def merge(self, other: Sketch) -> None:

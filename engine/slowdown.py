@@ -109,7 +109,7 @@ class Slowdown:
         self._clock = float(clock[-1])
         amount = work * ahead
         index = np.floor(clock / self._p.bin_s).astype(np.int64)
-        cuts = (np.flatnonzero(np.diff(index)) + 1).tolist()
+        cuts = ((index[1:] != index[:-1]).nonzero()[0] + 1).tolist()
         rows = list(zip(seconds.tolist(), amount.tolist(), ahead.tolist(), strict=True))
 
         def mark(i: int) -> Mark:

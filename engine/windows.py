@@ -87,7 +87,7 @@ class Windows:
         before = np.concatenate(([self._last_s if self._last_s is not None else at_s[0]], at_s[:-1]))
         gaps = np.maximum(at_s - before, 0.0)
         index = np.floor(at_s / self.width_s).astype(np.int64)
-        cuts = np.flatnonzero(np.diff(index)) + 1
+        cuts = (index[1:] != index[:-1]).nonzero()[0] + 1
         for lo, hi in zip([0, *cuts.tolist()], [*cuts.tolist(), len(index)], strict=True):
             cell = Cell(hi - lo, int(steps[lo:hi].min()), int(steps[lo:hi].max()), float(gaps[lo:hi].max()))
             cell.steps.add(step_s[lo:hi])
@@ -101,7 +101,7 @@ class Windows:
 
     def ranks(self, at_s: F64, ranks: I64, step_s: F64) -> None:
         """Seconds per step as the ranks themselves print them."""
-        told = np.flatnonzero((ranks >= 0) & np.isfinite(step_s))
+        told = ((ranks >= 0) & np.isfinite(step_s)).nonzero()[0]
         if not len(told):
             return
         index = np.floor(at_s[told] / self.width_s).astype(np.int64)
