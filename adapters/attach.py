@@ -55,7 +55,7 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
         parts.scheduler.before = drive.state.live.told_of()
         parts.rescue = rescue_of(
             checked(config.recovery, config.path or "command line"), folder, drive.state.book, drive.state, parts.scheduler.scheduler.commands,
-            k.clock.now_us, lambda: source.behind, service.alarm, service.group,
+            k.clock.now_us, lambda: source.behind, service.alarm, service.group, k.store.beside,
         )  # fmt: skip
         parts.scheduler.heard = parts.rescue.heard
         parts.status["recovery"] = parts.rescue.status

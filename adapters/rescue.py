@@ -16,6 +16,7 @@ from defib.adapters.act.audit import Audit
 from defib.adapters.act.client import ExecutorProcess
 from defib.adapters.act.ports import Ports
 from defib.adapters.act.verdicts import Verdicts
+from defib.adapters.acts import Acts
 from defib.adapters.control import Controller
 from defib.adapters.hosting import watching
 from defib.adapters.news import News
@@ -136,13 +137,20 @@ def rescue_of(
     behind: Callable[[], bool],
     say: Callable[[str], None],
     group: int | None = None,
+    acts: Acts | None = None,
 ) -> Rescue:
-    """Recovery as the site's policy has it. Raises StoreError where the audit cannot be trusted."""
+    """Recovery as the site's policy has it. acts: the history's view of it. Raises StoreError where the audit cannot be trusted."""
     policy = book.policy(RecoveryPolicy)
     rules = Rules(policy, book.policy(NodesPolicy), book.class_by_id)
     audit = Audit(os.path.join(folder, "actions"))
     for text in audit.told:
         say(text)
+    if acts is not None:
+        if acts.of(audit.identity):
+            say(
+                f"{audit.folder}: not the audit the history knows; decisions and actions in the history are made anew from it"
+            )
+        audit.heard = acts.take
     stops = tuple(settings.get("stop_files", ()))
     executor = None
     if policy.mode != "observe":
