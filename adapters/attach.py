@@ -69,7 +69,7 @@ def cluster_of(config: Config, source: Mounts, service: Service) -> Cluster:
         config("slurm", "prefix"), config("slurm", "shell"), config("slurm", "bin_dir"), config("slurm", "conf")
     )
     scheduler = Scheduler(commands, config("watch", "cluster"), config("slurm", "interval"))
-    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")))
+    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")), settle_us=config("slurm", "settle"))
     made = Cluster(
         scheduler,
         roster,

@@ -81,15 +81,16 @@ class Controller:
     """
 
     def __init__(
-        self, folder: str, rules: Rules, ports: Ports, audit: Audit, stops: tuple[str, ...] = (), group: int | None = None,
-        tell_us: int = TELL_US,
+        self, folder: str, rules: Rules, ports: Ports, audit: Audit, stops: tuple[str, ...] = (), group: int | None = None
     ) -> None:  # fmt: skip
         if (rules.policy.mode == "observe") != (ports.executor is None):
             raise ValueError("an executor goes with the modes approve and act, and with no other")
         self.folder, self.rules, self.ports, self.audit = folder, rules, ports, audit
         self.stops = (os.path.join(folder, switch.STOP), *stops)
         self.broken = ""
-        self._group, self._tell_us = group, tell_us
+        confirm = rules.policy.confirm
+        # as many looks as the policy asks for, in the time that it gives
+        self._group, self._tell_us = group, min(TELL_US, int(confirm.hang_s * SECOND / confirm.hang_looks))
         self._people = Spool(os.path.join(folder, "said"), group)
         self._inbox = Spool(os.path.join(folder, "inbox"), group)
         self._events: deque[Event] = deque()

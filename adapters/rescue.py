@@ -14,11 +14,10 @@ from typing import Any
 from defib.adapters.act.asking import Asker
 from defib.adapters.act.audit import Audit
 from defib.adapters.act.client import ExecutorProcess
-from defib.adapters.act.ports import Ports
+from defib.adapters.act.ports import Ports, Watching
 from defib.adapters.act.verdicts import Verdicts
 from defib.adapters.acts import Acts
 from defib.adapters.control import Controller
-from defib.adapters.hosting import watching
 from defib.adapters.news import News
 from defib.adapters.slurm.calls import Commands
 from defib.engine.core import HealthChanged, State
@@ -28,6 +27,7 @@ from defib.engine.policies import NodesPolicy, RecoveryPolicy
 from defib.engine.recover.desk import Rules
 from defib.engine.rulebook import Rulebook
 
+ROOM_MIN = 16 * 1024 * 1024  # free bytes below which the state folder counts as full
 KEYS = {"stop_files": list, "notify": list, "webhook": str}
 
 
@@ -180,3 +180,15 @@ def _standing(state: State, now_us: int) -> list[object]:
         for w in found
         if w.health in ("dead", "hung", "slow")
     ]
+
+
+def watching(folder: str, state: State, now_us: Callable[[], int], behind: Callable[[], bool]) -> Watching:
+    """What the watch knows of itself. The self-test: a tick has gone through the whole engine."""
+    ticked = state.live.now_us
+    room = os.statvfs(folder)
+    healths = [w.health for w in state.live.watches.values()]
+    lag = None if ticked is None else max(0, now_us() - ticked) / 1e6
+    return Watching(
+        ticked, lag, len(healths), healths.count("blind"), (), room.f_bavail * room.f_frsize < ROOM_MIN,
+        ticked is not None and not behind(),
+    )  # fmt: skip

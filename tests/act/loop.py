@@ -191,12 +191,13 @@ class Loop:
         j = self.scheduler.jobs[job_id]
         klass = {"dead": "gpu-hardware", "hung": "hang"}[kind]
         values: dict[str, object] = {
+            "incident": "incident",
             "klass": klass,
             "confidence": "certain",
             "fingerprint": f"{klass}-{job_id}",
             "step": step,
         }
-        self.controller.feed(Judged(self.us, j.key, kind, "incident", **(values | changes)))  # type: ignore[arg-type]
+        self.controller.feed(Judged(self.us, j.key, kind, **(values | changes)))  # type: ignore[arg-type]
 
     def progress(self, step: int, job_id: int = 1001) -> None:
         self.controller.feed(Progressed(self.us, self.scheduler.jobs[job_id].key, step))

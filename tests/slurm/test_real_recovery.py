@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.slurm.bed import Bed
 from tests.slurm.conftest import made
-from tests.slurm.recovering import Watch, site, submit
+from tests.slurm.recovering import Watch, submit
 
 from defib.adapters.act import spool
 from defib.adapters.act.audit import verify
@@ -22,13 +23,31 @@ def bed() -> Iterator[Bed]:
     yield from made(name="acted", cred_s=30, count=3)
 
 
+Begin = Callable[..., Watch]
+
+
+@pytest.fixture
+def begin(bed: Bed, tmp_path: Path) -> Iterator[Begin]:
+    """`begin(site, detect, prefix)`: a watch of this cluster; gone after the test, whatever became of it."""
+    begun: list[Watch] = []
+
+    def make(*more: Any, **named: Any) -> Watch:
+        begun.append(Watch(bed, tmp_path / "state", *more, **named))
+        return begun[-1]
+
+    yield make
+    for watch in begun:
+        if watch.process.poll() is None:
+            watch.die()
+
+
 def restarts(bed: Bed, job: int) -> int:
     said = bed.check("scontrol", "-o", "show", "job", str(job))
     return int(said.split("Restarts=")[1].split()[0])
 
 
-def test_a_crash_is_requeued_and_proven(bed: Bed, tmp_path: Path) -> None:
-    watch = Watch(bed, tmp_path / "state", site())
+def test_a_crash_is_requeued_and_proven(bed: Bed, begin: Begin, tmp_path: Path) -> None:
+    watch = begin()
     job = submit(bed, "-w", "n01", FAULT="crash", FAULT_NODE="n01", FAULT_STEP="12")
     watch.until(lambda: watch.is_(job, "accepted"), "the requeue")
     assert watch.calls() == [f"requeue {job}"]
@@ -44,14 +63,15 @@ def test_a_crash_is_requeued_and_proven(bed: Bed, tmp_path: Path) -> None:
     assert case.reached is not None
     assert case.reached > 12
     assert watch.calls() == [f"requeue {job}"]
+    watch.until(lambda: watch.sql("SELECT job FROM actions WHERE state = 'recovered'"), "the history to know")
     assert "loaded checkpoint" in (home / f"slurm-{job}.out").read_text()
     bed.check("scancel", str(job))
     watch.close()
     assert verify(str(tmp_path / "state/actions")).evidence == 1
 
 
-def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, tmp_path: Path) -> None:
-    watch = Watch(bed, tmp_path / "state", site())
+def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, begin: Begin, tmp_path: Path) -> None:
+    watch = begin()
     job = submit(bed, FAULT="hang", FAULT_NODE="n01", FAULT_STEP="12")
     watch.until(lambda: watch.is_(job, "planned"), "the hang to be seen")
     case = watch.case(job)
@@ -82,8 +102,8 @@ def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, tmp_path: 
     watch.close()
 
 
-def test_observe_decides_the_same_and_calls_nothing(bed: Bed, tmp_path: Path) -> None:
-    watch = Watch(bed, tmp_path / "state", site("observe"))
+def test_observe_decides_the_same_and_calls_nothing(bed: Bed, begin: Begin, tmp_path: Path) -> None:
+    watch = begin({"mode": "observe"})
     job = submit(bed, FAULT="crash", FAULT_NODE="any", FAULT_STEP="8")
     watch.until(lambda: (c := watch.case(job)) is not None and c.plan is not None, "a plan")
     watch.watch(12)
@@ -96,8 +116,8 @@ def test_observe_decides_the_same_and_calls_nothing(bed: Bed, tmp_path: Path) ->
     watch.close()
 
 
-def test_a_job_that_completes_is_never_requeued(bed: Bed, tmp_path: Path) -> None:
-    watch = Watch(bed, tmp_path / "state", site())
+def test_a_job_that_completes_is_never_requeued(bed: Bed, begin: Begin, tmp_path: Path) -> None:
+    watch = begin()
     job = submit(bed, steps=12)
     bed.until(job, "COMPLETED")
     watch.watch(15)
@@ -118,9 +138,9 @@ def test_a_job_that_completes_is_never_requeued(bed: Bed, tmp_path: Path) -> Non
     ids=["no-comment", "not-for-crashes", "no-requeue", "exit-93"],
 )
 def test_refusals_name_the_first_closed_gate(
-    bed: Bed, tmp_path: Path, comment: str | None, options: tuple[str, ...], fault: str, gate: str
+    bed: Bed, begin: Begin, comment: str | None, options: tuple[str, ...], fault: str, gate: str
 ) -> None:
-    watch = Watch(bed, tmp_path / "state", site())
+    watch = begin()
     more = {} if comment is None else {"comment": comment}
     job = submit(bed, *options, FAULT=fault, FAULT_NODE="any", FAULT_STEP="8", **more)
     watch.until(lambda: watch.is_(job, "refused", "planned") and watch.case(job).gate == gate, f"the gate {gate}")  # type: ignore[union-attr]
