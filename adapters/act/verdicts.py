@@ -134,7 +134,7 @@ class Verdicts:
         drained: bool,
     ) -> Judged:
         self.kept[facts.key] = self._lines(v)
-        klass = v.klass or ("unknown" if kind == "dead" else "hang" if kind == "hung" else "slow-path")
+        klass = v.klass or ("unknown" if kind == "dead" else "hang" if kind == "hung" else "slowdown")
         cause, suspect = v.cause, v.suspect
         places: tuple[SuspectPlace, ...] = ()
         if suspect is not None and suspect.node is not None:
