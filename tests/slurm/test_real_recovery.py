@@ -165,7 +165,8 @@ def test_after_a_nodes_death_slurm_requeues_by_itself_and_nobody_does_it_twice(b
     watch = begin()
     job = submit(bed, "-w", "n01")
     bed.until(job, "RUNNING")
-    watch.until(lambda: "iteration" in (bed.home("nobody") / f"slurm-{job}.out").read_text(), "its first step")
+    log = bed.home("nobody") / f"slurm-{job}.out"
+    watch.until(lambda: log.exists() and "iteration" in log.read_text(), "its first step")
     bed.power_off("n01")
     bed.down("n01", "power")
     wait_for(lambda: restarts(bed, job) == 1, "Slurm to requeue it")
@@ -184,7 +185,7 @@ def test_consent_taken_back_between_plan_and_call_is_no_call(bed: Bed, begin: Be
     bed.check("scontrol", "update", f"JobId={job}", f"Comment={revoked}", user="nobody")
     spool.post(str(tmp_path / "state/inbox"), {"kind": "sign", "job": str(job), "source": "steps"})
     watch.until(lambda: watch.case(job).gate == "consent", "the gate")  # type: ignore[union-attr]
-    watch.watch(15)
+    watch.watch(5)
     assert watch.calls() == []
     assert restarts(bed, job) == 0
     bed.check("scancel", str(job))
