@@ -14,7 +14,7 @@ from typing import Any
 from defib.adapters.cluster import Cluster, places
 from defib.adapters.config.load import Config
 from defib.adapters.mounts.source import Mounts
-from defib.adapters.rescue import checked, rescue_of
+from defib.adapters.rescue import Rescue, checked, rescue_of
 from defib.adapters.service import Parts, Service
 from defib.adapters.slurm.calls import Commands
 from defib.adapters.slurm.reader import Scheduler
@@ -44,6 +44,8 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
 
     def took_over(book: Rulebook) -> None:
         k.store.renew(book)
+        if isinstance(parts.rescue, Rescue):
+            parts.rescue.renew(book)
         k.snapshot()
 
     parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)

@@ -38,6 +38,15 @@ class Rescue:
     controller: Controller
     verdicts: Verdicts
     news: News
+    executor: Callable[[], ExecutorProcess]
+    say: Callable[[str], None]
+
+    def renew(self, book: Rulebook) -> None:
+        """Other rules and policies from now on."""
+        before, rules = self.controller.rules.policy.mode, _rules(book)
+        self._guarded(lambda: self.controller.renew(rules, self.executor))
+        if rules.policy.mode != before:
+            self.say(f"recovery: the mode was {before}, and is {rules.policy.mode} from now on")
 
     def heard(self, read: ClusterRead) -> None:
         """The scheduler was read."""
@@ -140,8 +149,7 @@ def rescue_of(
     acts: Acts | None = None,
 ) -> Rescue:
     """Recovery as the site's policy has it. acts: the history's view of it. Raises StoreError where the audit cannot be trusted."""
-    policy = book.policy(RecoveryPolicy)
-    rules = Rules(policy, book.policy(NodesPolicy), book.class_by_id)
+    rules = _rules(book)
     audit = Audit(os.path.join(folder, "actions"))
     for text in audit.told:
         say(text)
@@ -152,24 +160,29 @@ def rescue_of(
             )
         audit.heard = acts.take
     stops = tuple(settings.get("stop_files", ()))
-    executor = None
-    if policy.mode != "observe":
-        kills = (os.path.join(folder, "STOP"), *stops)
-        executor = ExecutorProcess(os.path.join(folder, "executor"), audit.folder, kills, commands, say)
+    kills = (os.path.join(folder, "STOP"), *stops)
+
+    def executor() -> ExecutorProcess:
+        return ExecutorProcess(os.path.join(folder, "executor"), audit.folder, kills, commands, say)
+
     news = News(tuple(settings.get("notify", ())), settings.get("webhook"), say)
     verdicts = Verdicts(state, now_us)
     verdicts.resumed(state)
     ports = Ports(
         Asker(commands, now_us),
-        executor,
+        None if rules.policy.mode == "observe" else executor(),
         lambda c: verdicts.evidence(c.attempt),
         news,
         lambda: watching(folder, state, now_us, behind),
         now_us,
     )
-    made = Rescue(Controller(folder, rules, ports, audit, stops, group), verdicts, news)
+    made = Rescue(Controller(folder, rules, ports, audit, stops, group), verdicts, news, executor, say)
     made.apply(_standing(state, now_us()))
     return made
+
+
+def _rules(book: Rulebook) -> Rules:
+    return Rules(book.policy(RecoveryPolicy), book.policy(NodesPolicy), book.class_by_id)
 
 
 def _standing(state: State, now_us: int) -> list[object]:

@@ -151,6 +151,16 @@ def test_steps_count_for_a_later_run_only_where_that_run_printed_them(world: Wor
     assert (later.step, later.attempt.restarts) == (30, 1)
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2)])
+def test_of_a_heterogeneous_job_the_leader_is_meant(world: World, order: tuple[int, ...]) -> None:
+    parts = [dataclasses.replace(FACTS, job_id=7 + n, het_job_id=7, het_offset=n, state="FAILED") for n in order]
+    world.verdicts.read(ClusterRead(world.us, True, tuple(parts)))
+    world.open(BANNER + steps(1, 30) + OOM)
+    world.over()
+    (told,) = world.of(Judged)
+    assert told.attempt.job_id == 7
+
+
 @pytest.mark.parametrize("state", ["PENDING", "FAILED", "COMPLETING", "SUSPENDED"])
 def test_steps_of_a_run_that_does_not_run_are_nobodys(world: World, state: str) -> None:
     world.read(state=state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -59,6 +60,7 @@ prefix = {prefix}
 [state]
 directory = "{state}"
 [policy]
+shadow = "0s"
 rules = ["{rules}"]
 """
 
@@ -110,6 +112,11 @@ class Watch:
             assert not late, f"waited {seconds:.0f} s for {why}: {self.history()[-14:]} {self.told()} {self.errors()}"
             assert self.process.poll() is None, self.errors()
             time.sleep(0.3)
+
+    def policy(self, text: str) -> None:
+        """Another file for the site, and a word to the watch."""
+        (self.root / "rules" / "recovery.yaml").write_text(text)
+        self.process.send_signal(signal.SIGHUP)
 
     def watch(self, seconds: float) -> None:
         end = time.monotonic() + seconds

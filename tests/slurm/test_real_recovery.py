@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from tests.slurm.bed import Bed, wait_for
 from tests.slurm.conftest import made
-from tests.slurm.recovering import Watch, submit
+from tests.slurm.recovering import SITE, Watch, submit
 
 from defib.adapters.act import spool
 from defib.adapters.act.audit import verify
@@ -112,7 +113,9 @@ def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, begin: Beg
     watch.close()
 
 
-def test_observe_decides_the_same_and_calls_nothing(bed: Bed, begin: Begin, tmp_path: Path) -> None:
+def test_observe_decides_the_same_and_calls_nothing_until_the_policy_says_so(
+    bed: Bed, begin: Begin, tmp_path: Path
+) -> None:
     watch = begin({"mode": "observe"})
     job = submit(bed, FAULT="crash", FAULT_NODE="any", FAULT_STEP="8")
     watch.until(lambda: (c := watch.case(job)) is not None and c.plan is not None, "a plan")
@@ -123,6 +126,16 @@ def test_observe_decides_the_same_and_calls_nothing(bed: Bed, begin: Begin, tmp_
     assert (case.state, case.gate, case.plan.verb) == ("planned", "mode", "requeue")
     assert not (tmp_path / "state/executor").exists()
     assert restarts(bed, job) == 0
+    # the same watch, another policy: a bad file changes nothing, a good one counts from then on
+    watch.policy("policy: recovery\nmode: axt\n")
+    watch.until(lambda: "recovery.yaml:2:1" in watch.errors(), "the refusal")
+    assert "did you mean 'act'" in watch.errors()
+    watch.watch(3)
+    assert (watch.case(job).gate, watch.calls()) == ("mode", [])  # type: ignore[union-attr]
+    watch.policy(yaml.safe_dump(SITE))
+    watch.until(lambda: watch.is_(job, "accepted"), "the requeue")
+    assert watch.calls() == [f"requeue {job}"]
+    assert restarts(bed, job) == 1
     watch.close()
 
 
