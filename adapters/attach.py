@@ -14,7 +14,7 @@ from typing import Any
 from defib.adapters.cluster import Cluster, places
 from defib.adapters.config.load import Config
 from defib.adapters.mounts.source import Mounts
-from defib.adapters.rescue import checked, rescue_of
+from defib.adapters.rescue import Rescue, checked, rescue_of
 from defib.adapters.service import Parts, Service
 from defib.adapters.slurm.calls import Commands
 from defib.adapters.slurm.reader import Scheduler
@@ -44,6 +44,8 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
 
     def took_over(book: Rulebook) -> None:
         k.store.renew(book)
+        if isinstance(parts.rescue, Rescue):
+            parts.rescue.renew(book)
         k.snapshot()
 
     parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)
@@ -55,7 +57,7 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
         parts.scheduler.before = drive.state.live.told_of()
         parts.rescue = rescue_of(
             checked(config.recovery, config.path or "command line"), folder, drive.state.book, drive.state, parts.scheduler.scheduler.commands,
-            k.clock.now_us, lambda: source.behind, service.alarm, service.group,
+            k.clock.now_us, lambda: source.behind, service.alarm, service.group, k.store.beside,
         )  # fmt: skip
         parts.scheduler.heard = parts.rescue.heard
         parts.status["recovery"] = parts.rescue.status
@@ -69,7 +71,7 @@ def cluster_of(config: Config, source: Mounts, service: Service) -> Cluster:
         config("slurm", "prefix"), config("slurm", "shell"), config("slurm", "bin_dir"), config("slurm", "conf")
     )
     scheduler = Scheduler(commands, config("watch", "cluster"), config("slurm", "interval"))
-    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")))
+    roster = Roster(places(config("slurm", "templates"), config("watch", "roots")), settle_us=config("slurm", "settle"))
     made = Cluster(
         scheduler,
         roster,

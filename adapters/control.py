@@ -24,7 +24,7 @@ from defib.adapters.act import people, switch
 from defib.adapters.act.asking import Survey
 from defib.adapters.act.audit import Audit
 from defib.adapters.act.people import Sign
-from defib.adapters.act.ports import Ports
+from defib.adapters.act.ports import ExecutorPort, Ports
 from defib.adapters.act.spool import Letter, Spool
 from defib.adapters.journal import place
 from defib.adapters.journal.place import FullError
@@ -34,6 +34,7 @@ from defib.engine.recover.desk import Desk, Rules, case_id, name
 from defib.engine.recover.inputs import line
 from defib.engine.recover.words import (
     FINAL,
+    UNDERWAY,
     Ask,
     Copied,
     Copy,
@@ -81,15 +82,14 @@ class Controller:
     """
 
     def __init__(
-        self, folder: str, rules: Rules, ports: Ports, audit: Audit, stops: tuple[str, ...] = (), group: int | None = None,
-        tell_us: int = TELL_US,
+        self, folder: str, rules: Rules, ports: Ports, audit: Audit, stops: tuple[str, ...] = (), group: int | None = None
     ) -> None:  # fmt: skip
         if (rules.policy.mode == "observe") != (ports.executor is None):
             raise ValueError("an executor goes with the modes approve and act, and with no other")
         self.folder, self.rules, self.ports, self.audit = folder, rules, ports, audit
         self.stops = (os.path.join(folder, switch.STOP), *stops)
         self.broken = ""
-        self._group, self._tell_us = group, tell_us
+        self._group, self._tell_us = group, _often(rules)
         self._people = Spool(os.path.join(folder, "said"), group)
         self._inbox = Spool(os.path.join(folder, "inbox"), group)
         self._events: deque[Event] = deque()
@@ -132,6 +132,24 @@ class Controller:
             self._survey = dataclasses.replace(self._survey, cluster=None, nodes=None)
         self.feed(Scheduled(read.at_us, read, cluster, nodes))
 
+    def renew(self, rules: Rules, executor: Callable[[], ExecutorPort]) -> None:
+        """Other rules from the next event on. An executor begins where the new mode needs one; in observe it ends when no call of ours is open any
+        more, as a job that we hold has to be let go."""
+        if rules.policy.mode != "observe" and self.ports.executor is None:
+            self.ports = dataclasses.replace(self.ports, executor=executor())
+        self.rules = self.desk.rules = rules
+        self._tell_us = _often(rules)
+        self._rest()
+
+    def _rest(self) -> None:
+        """In observe there is no executor, once nothing is left for it to bring to its end."""
+        executor, desk = self.ports.executor, self.desk
+        if executor is None or self.rules.policy.mode != "observe":
+            return
+        if not any(desk.cases[id_].state in UNDERWAY for id_ in desk.live):
+            self.ports = dataclasses.replace(self.ports, executor=None)
+            executor.close()
+
     def step(self) -> None:
         """Hear what has come, tell what is due. Never waits for anybody but the disk."""
         if self.broken:
@@ -161,6 +179,7 @@ class Controller:
             due.tick = now + TICK_US
             self._events.append(Tick(now))
         self._work()
+        self._rest()
         self._show()
 
     def close(self) -> None:
@@ -207,8 +226,13 @@ class Controller:
     def _out(self, effect: Effect) -> None:
         ports, now = self.ports, self.ports.now_us()
         if isinstance(effect, Issue):
-            if ports.executor is None:
+            if ports.executor is None and effect.order.verb in ("requeue", "requeuehold"):
                 raise StoreError("an order in mode observe: this is a fault of defib's own, please report it")
+            if (
+                ports.executor is None
+            ):  # a job that an earlier start in another mode held: nobody can let it go but a person
+                self._events.append(Returned(now, effect.order.number, effect.order.key, "not-run", "no-executor"))
+                return
             self._acted[line(effect.order.expected)] = now
             ports.executor.order(effect.order, now)
         elif isinstance(effect, Look):
@@ -375,3 +399,9 @@ class Controller:
         except OSError:
             return  # shown again at the next step
         self._shown = raw
+
+
+def _often(rules: Rules) -> int:
+    """How often a verdict that stands is told again: as many looks as the policy asks for, in the time that it gives."""
+    confirm = rules.policy.confirm
+    return min(TELL_US, int(confirm.hang_s * SECOND / confirm.hang_looks))

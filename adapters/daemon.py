@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from defib.adapters import rulefiles, sqlwire
+from defib.adapters.act import audit
+from defib.adapters.acts import Acts, load
 from defib.adapters.attach import hang_up, serve
 from defib.adapters.board import Board
 from defib.adapters.duck import BusyError, UnreadableError
@@ -29,7 +31,7 @@ from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
 from defib.adapters.journal.place import FullError
 from defib.adapters.journal.resume import Resumed, fold, marks_of, resume
-from defib.adapters.journal.segments import DamageError, identity_of
+from defib.adapters.journal.segments import DamageError, identity_of, segments
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
@@ -251,6 +253,7 @@ def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -
             if os.path.lexists(path):
                 os.replace(path, f"{path}.aside-{journal.epoch}")
         store = LiveStore(db, book, journal.identity)
+    store.beside = Acts(store.meta)
 
     def seed(r: Resumed, board: Board) -> None:
         store.seed(r.state, board, r.seq)
@@ -327,6 +330,7 @@ def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt
                 raise
             kept = cut_at(journal, e)
             done.notes = [str(e).splitlines()[0], *(f"put aside: {os.path.basename(path)}" for path in kept)]
+        done.notes += _acts(store, os.path.join(folder, "actions"), salvage)
         store.close()
     except BaseException:
         store.abandon()
@@ -336,6 +340,20 @@ def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt
         raise
     done.running = len(resumed.state.jobs)
     return done
+
+
+def _acts(store: LiveStore, folder: str, salvage: bool) -> list[str]:
+    """What recovery decided and did, into a new history, where it was ever on. The audit itself is left as it is. Raises StoreError, DamageError."""
+    if not segments(folder):
+        return []
+    acts = store.beside = Acts(store.meta)
+    try:
+        load(acts, identity_of(folder), audit.written(folder), store.flush)
+    except DamageError as e:
+        if not salvage:
+            raise
+        return [str(e).splitlines()[0]]
+    return []
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
 
 import duckdb
 import pyarrow as pa
@@ -32,8 +33,21 @@ MEMORY = "512MB"  # the writer's and that of questions asked meanwhile
 BROKEN = (duckdb.FatalException, duckdb.InternalException, duckdb.IOException)
 
 
+class Beside(Protocol):
+    """Rows that do not come from commits, written in the same transactions; see `acts`."""
+
+    @property
+    def due(self) -> bool: ...
+
+    def write(self, con: duckdb.DuckDBPyConnection, insert: Callable[[str, list[dict[str, Any]]], None]) -> None: ...
+
+    def written(self) -> None: ...
+
+    def reread(self, con: duckdb.DuckDBPyConnection) -> None: ...
+
+
 class LiveStore(DuckStore):
-    """One writer. `take` commits in order, `flush` now and then, `close`."""
+    """One writer. beside: who else has rows for it. `take` commits in order, `flush` now and then, `close`."""
 
     def __init__(self, path: str, book: Rulebook, journal: str) -> None:
         self._hold = threading.Lock()  # guards the connection questions are asked through
@@ -42,6 +56,7 @@ class LiveStore(DuckStore):
         self.applied = int(self.meta.get("applied", 0))
         self.seq = 0
         self.board = Board()
+        self.beside: Beside | None = None
         self.waiting_bytes = 0
         self._ended: dict[JobKey, dict[int, StreamRead]] = {}  # streams of jobs not judged yet
         self._commits: list[tuple[int, Sequence[object]]] = []
@@ -71,16 +86,20 @@ class LiveStore(DuckStore):
     def due(self) -> bool:
         """Something waits that somebody may want to see."""
         b = self.board
-        return bool(b.changed_jobs or b.changed_streams or b.gone_jobs or any(e for _, e in self._commits))
+        return self._more or bool(
+            b.changed_jobs or b.changed_streams or b.gone_jobs or any(e for _, e in self._commits)
+        )
 
     def flush(self) -> None:
         """Everything taken is in the database when this returns. Raises FullError (call again later), StoreError."""
-        if self.seq <= self.applied and not self._whole:
+        if self.seq <= self.applied and not self._whole and not self._more:
             return
         try:
             with self._transaction():
                 ended, done = self._write_commits()
                 self._write_board()
+                if self.beside is not None:
+                    self.beside.write(self.con, self._rows)
                 values = {"applied": str(max(self.seq, self.applied)), "now_us": str(self.board.now_us or 0)}
                 for key, value in values.items():
                     self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
@@ -89,10 +108,16 @@ class LiveStore(DuckStore):
             raise
         self.applied, self._whole = max(self.seq, self.applied), False
         self._commits, self.waiting_bytes = [], 0
+        if self.beside is not None:
+            self.beside.written()
         self.board.clean()
         self._ended = ended
         for n in done:
             self._keys.pop(n, None)
+
+    @property
+    def _more(self) -> bool:
+        return self.beside is not None and self.beside.due
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """A connection of its own for one question from another thread."""
@@ -198,6 +223,8 @@ class LiveStore(DuckStore):
             self.con = connect(self._path, read_only=False, memory=MEMORY)
             self._asked = self.con.cursor()
             found = self.con.execute("SELECT value FROM meta WHERE key = 'applied'").fetchone()
+            if self.beside is not None:
+                self.beside.reread(self.con)
         except (StoreError, duckdb.Error) as again:
             if self._full(again):
                 raise FullError(str(e)) from e

@@ -14,10 +14,10 @@ from typing import Any
 from defib.adapters.act.asking import Asker
 from defib.adapters.act.audit import Audit
 from defib.adapters.act.client import ExecutorProcess
-from defib.adapters.act.ports import Ports
+from defib.adapters.act.ports import Ports, Watching
 from defib.adapters.act.verdicts import Verdicts
+from defib.adapters.acts import Acts
 from defib.adapters.control import Controller
-from defib.adapters.hosting import watching
 from defib.adapters.news import News
 from defib.adapters.slurm.calls import Commands
 from defib.engine.core import HealthChanged, State
@@ -27,6 +27,7 @@ from defib.engine.policies import NodesPolicy, RecoveryPolicy
 from defib.engine.recover.desk import Rules
 from defib.engine.rulebook import Rulebook
 
+ROOM_MIN = 16 * 1024 * 1024  # free bytes below which the state folder counts as full
 KEYS = {"stop_files": list, "notify": list, "webhook": str}
 
 
@@ -37,6 +38,15 @@ class Rescue:
     controller: Controller
     verdicts: Verdicts
     news: News
+    executor: Callable[[], ExecutorProcess]
+    say: Callable[[str], None]
+
+    def renew(self, book: Rulebook) -> None:
+        """Other rules and policies from now on."""
+        before, rules = self.controller.rules.policy.mode, _rules(book)
+        self._guarded(lambda: self.controller.renew(rules, self.executor))
+        if rules.policy.mode != before:
+            self.say(f"recovery: the mode was {before}, and is {rules.policy.mode} from now on")
 
     def heard(self, read: ClusterRead) -> None:
         """The scheduler was read."""
@@ -136,32 +146,43 @@ def rescue_of(
     behind: Callable[[], bool],
     say: Callable[[str], None],
     group: int | None = None,
+    acts: Acts | None = None,
 ) -> Rescue:
-    """Recovery as the site's policy has it. Raises StoreError where the audit cannot be trusted."""
-    policy = book.policy(RecoveryPolicy)
-    rules = Rules(policy, book.policy(NodesPolicy), book.class_by_id)
+    """Recovery as the site's policy has it. acts: the history's view of it. Raises StoreError where the audit cannot be trusted."""
+    rules = _rules(book)
     audit = Audit(os.path.join(folder, "actions"))
     for text in audit.told:
         say(text)
+    if acts is not None:
+        if acts.of(audit.identity):
+            say(
+                f"{audit.folder}: not the audit the history knows; decisions and actions in the history are made anew from it"
+            )
+        audit.heard = acts.take
     stops = tuple(settings.get("stop_files", ()))
-    executor = None
-    if policy.mode != "observe":
-        kills = (os.path.join(folder, "STOP"), *stops)
-        executor = ExecutorProcess(os.path.join(folder, "executor"), audit.folder, kills, commands, say)
+    kills = (os.path.join(folder, "STOP"), *stops)
+
+    def executor() -> ExecutorProcess:
+        return ExecutorProcess(os.path.join(folder, "executor"), audit.folder, kills, commands, say)
+
     news = News(tuple(settings.get("notify", ())), settings.get("webhook"), say)
     verdicts = Verdicts(state, now_us)
     verdicts.resumed(state)
     ports = Ports(
         Asker(commands, now_us),
-        executor,
+        None if rules.policy.mode == "observe" else executor(),
         lambda c: verdicts.evidence(c.attempt),
         news,
         lambda: watching(folder, state, now_us, behind),
         now_us,
     )
-    made = Rescue(Controller(folder, rules, ports, audit, stops, group), verdicts, news)
+    made = Rescue(Controller(folder, rules, ports, audit, stops, group), verdicts, news, executor, say)
     made.apply(_standing(state, now_us()))
     return made
+
+
+def _rules(book: Rulebook) -> Rules:
+    return Rules(book.policy(RecoveryPolicy), book.policy(NodesPolicy), book.class_by_id)
 
 
 def _standing(state: State, now_us: int) -> list[object]:
@@ -172,3 +193,15 @@ def _standing(state: State, now_us: int) -> list[object]:
         for w in found
         if w.health in ("dead", "hung", "slow")
     ]
+
+
+def watching(folder: str, state: State, now_us: Callable[[], int], behind: Callable[[], bool]) -> Watching:
+    """What the watch knows of itself. The self-test: a tick has gone through the whole engine."""
+    ticked = state.live.now_us
+    room = os.statvfs(folder)
+    healths = [w.health for w in state.live.watches.values()]
+    lag = None if ticked is None else max(0, now_us() - ticked) / 1e6
+    return Watching(
+        ticked, lag, len(healths), healths.count("blind"), (), room.f_bavail * room.f_frsize < ROOM_MIN,
+        ticked is not None and not behind(),
+    )  # fmt: skip

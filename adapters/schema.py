@@ -13,7 +13,7 @@ from collections.abc import Mapping, Set
 
 from defib.adapters.views import VIEWS
 
-VERSION = 3
+VERSION = 4
 
 TABLES = {
     "meta": ("key VARCHAR PRIMARY KEY, value VARCHAR", "Schema version and rule hash of the last writer."),
@@ -103,17 +103,23 @@ TABLES = {
     ),
     "decisions": (
         "decision_id VARCHAR PRIMARY KEY, attempt_id VARCHAR, incident_id VARCHAR, decided_at TIMESTAMP, verdict VARCHAR, gate VARCHAR, "
-        "inputs JSON",
-        "What policy decided about an incident. Written by the recovery part; replay never decides.",
+        "inputs JSON, action_id VARCHAR, job VARCHAR, restarts INTEGER, value VARCHAR, read_at TIMESTAMP, for_good VARCHAR, plan VARCHAR, "
+        "because VARCHAR, seq BIGINT",
+        "What was decided about a run that was not well, each time that changed: verdict (refused, wait, would-act, ready, authorised, human), the "
+        "first closed gate, the value read and when. restarts: as Slurm counts them for this run. A replay never decides.",
     ),
     "actions": (
         "action_id VARCHAR PRIMARY KEY, decision_id VARCHAR, attempt_id VARCHAR, kind VARCHAR, state VARCHAR, issued_at TIMESTAMP, "
-        "outcome VARCHAR, detail JSON",
-        "What was done through the scheduler. Written by the recovery part; replay never acts.",
+        "outcome VARCHAR, detail JSON, job VARCHAR, restarts INTEGER, user_name VARCHAR, slurm_partition VARCHAR, class VARCHAR, judged VARCHAR, "
+        "gate VARCHAR, because VARCHAR, begun_at TIMESTAMP, since TIMESTAMP, excluded VARCHAR[], failed_step BIGINT, reached_step BIGINT, "
+        "calls INTEGER, \"would\" BOOLEAN",
+        "One row per run that something was planned for or refused, in its present state; detail: every call with its arguments, times and "
+        "answer. A replay never acts.",
     ),
     "audit": (
-        "seq BIGINT PRIMARY KEY, recorded_at TIMESTAMP, who VARCHAR, what VARCHAR, detail JSON, chain VARCHAR",
-        "Hash-chained record of every decision and act. Written by the recovery part.",
+        "seq BIGINT PRIMARY KEY, recorded_at TIMESTAMP, who VARCHAR, what VARCHAR, detail JSON, chain VARCHAR, epoch BIGINT, "
+        "action_id VARCHAR, job VARCHAR, restarts INTEGER, was VARCHAR, state VARCHAR, because VARCHAR",
+        "Every row of recovery's audit; chain: the hash it stands under there. A copy: what proves is DIR/actions (defib audit verify).",
     ),
 }  # fmt: skip
 

@@ -211,6 +211,16 @@ VIEWS = {
         "b.last_step > a.last_step AS passed_the_failure FROM attempts a JOIN attempts b ON a.job = b.job AND b.attempt_index = a.attempt_index + 1",
         "Every restart seen in the logs and whether training passed the step where it had failed.",
     ),
+    "action_steps": (
+        "SELECT action_id, job, restarts, seq, recorded_at, was, state, because, who FROM audit WHERE action_id IS NOT NULL "
+        "AND (was IS DISTINCT FROM state OR who <> 'defib') ORDER BY action_id, seq",
+        "Every change of an action's state, and every word of a person about it, with time and reason.",
+    ),
+    "recoveries": (
+        "SELECT job, restarts, class, kind, issued_at, state, failed_step, reached_step, excluded, epoch(since) - epoch(issued_at) AS took_s "
+        "FROM actions WHERE calls > 0 ORDER BY issued_at",
+        "Every restart that defib called for and whether it helped: took_s is from the call to the present state.",
+    ),
     "node_facts": (
         # One voice of the evidence: where the incident's own line has no time, the attempt's last line stands for it.
         "SELECT n.node, n.gpu, coalesce(n.time, a.last_seen) AS time, n.class, coalesce(c.exclude, 'never') AS exclude, "

@@ -128,7 +128,9 @@ class Asker:
 def windows(printed: bytes) -> tuple[tuple[int, int], ...] | None:
     """Times of the maintenance reservations in `scontrol -o show reservation`, in microseconds; None where one cannot be read."""
     found = []
-    for line in printed.splitlines():
+    for line in filter(None, printed.splitlines()):
+        if not line.startswith((b"ReservationName=", b"No reservations")):
+            return None  # not what scontrol prints: nothing is known of maintenance
         if MAINTENANCE.search(line):
             times = RESERVATION.search(line)
             if times is None:

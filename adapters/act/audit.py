@@ -8,7 +8,7 @@ returns; opening takes the cluster's lock and a new epoch, which fences every ea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,13 +26,16 @@ EVIDENCE_MAX = 1024 * 1024
 
 
 class Audit:
-    """Open for writing. epoch: this controller's; clean: the one before it ended in order; seq: number of the last row."""
+    """Open for writing. epoch: this controller's; clean: the one before it ended in order; seq: number of the last row; identity: names the audit
+    for life. heard: gets every durable row with its hash (hex), those of earlier controllers too."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, heard: Callable[[Row, str], None] | None = None) -> None:
         self.folder = folder
+        self.heard = heard or (lambda row, chain: None)
+        self._unheard: list[tuple[Row, str]] = []
         self._journal = Journal(folder, ballast_bytes=BALLAST)
         self.epoch, self.seq, self.clean = self._journal.epoch, 0, True
-        self.told = self._journal.told
+        self.told, self.identity = self._journal.told, self._journal.identity
 
     def rows(self) -> Iterator[Row]:
         """Every row of earlier controllers. Raises StoreError where one is missing or cannot be understood."""
@@ -44,6 +47,7 @@ class Audit:
                         f"{self.folder}: row {row.seq} stands where {self.seq + 1} should; no action is possible"
                     )
                 self.seq, self.clean = row.seq, False
+                self.heard(row, record.chain.hex())
                 yield row
             elif record.kind == END:
                 self.clean = True
@@ -52,6 +56,7 @@ class Audit:
         """Take a row; it lasts once `sync` returns."""
         assert row.seq == self.seq + 1, "rows are gapless"
         self._journal.append(ROW, codec.dump(row).encode())
+        self._unheard.append((row, self._journal.chain.hex()))
         self.seq = row.seq
 
     def keep(self, case: str, evidence: dict[str, Any]) -> None:
@@ -65,6 +70,9 @@ class Audit:
     def sync(self) -> None:
         """Everything recorded is on disk when this returns. Raises FullError, StoreError."""
         self._journal.sync()
+        unheard, self._unheard = self._unheard, []
+        for row, chain in unheard:
+            self.heard(row, chain)
 
     def close(self) -> None:
         """End in order, and say so. Raises StoreError."""
@@ -82,6 +90,13 @@ class Verified:
     records: int
     chain: str
     evidence: int = 0
+
+
+def written(folder: str) -> Iterator[tuple[Row, str]]:
+    """Every row of an audit with its hash (hex), read beside whoever writes it. Raises StoreError, DamageError; the rows before it come first."""
+    for record in segments.read(folder):
+        if record.kind == ROW:
+            yield understood(record.payload), record.chain.hex()
 
 
 def verify(folder: str) -> Verified:

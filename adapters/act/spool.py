@@ -85,11 +85,15 @@ class Spool:
             return None
         except OSError as e:
             return Letter(name, -1, "", {}, f"cannot be opened: {e.strerror}")
-        with os.fdopen(fd, "rb") as f:
-            found = os.fstat(f.fileno())
+        try:  # by its number: a folder cannot become a Python file
+            found = os.fstat(fd)
             who = _name(found.st_uid)
             fault = self._fault(found, who)
-            raw = b"" if fault else f.read(LETTER_MAX + 1)
+            raw = b"" if fault else _whole(fd)
+        except OSError as e:
+            return Letter(name, -1, "", {}, f"cannot be read: {e.strerror}")
+        finally:
+            os.close(fd)
         if not fault and len(raw) > LETTER_MAX:
             fault = f"larger than {LETTER_MAX} bytes"
         said: Any = {}
@@ -141,6 +145,14 @@ def post(folder: str, said: dict[str, Any], group: int | None = None) -> str:
         os.close(fd)
     os.rename(part, path)
     return name
+
+
+def _whole(fd: int) -> bytes:
+    """What a file holds, up to one byte more than a letter may have. Raises OSError."""
+    raw = b""
+    while len(raw) <= LETTER_MAX and (more := os.read(fd, LETTER_MAX + 1 - len(raw))):
+        raw += more
+    return raw
 
 
 def _name(uid: int) -> str:

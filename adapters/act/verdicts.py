@@ -42,7 +42,8 @@ class Verdicts:
         """The scheduler was read; verdicts that waited for it."""
         if not read.ok:
             return []
-        self._facts = {_ident(j): j for j in read.jobs if not j.array_pending}
+        # of a heterogeneous job the leader stands for all its parts: it alone can be requeued
+        self._facts = {_ident(j): j for j in read.jobs if not j.array_pending and not j.het_offset}
         alive = {j.key for j in self._facts.values()}
         for key in [k for k in self.kept if k not in alive]:
             del self.kept[key]
@@ -134,7 +135,7 @@ class Verdicts:
         drained: bool,
     ) -> Judged:
         self.kept[facts.key] = self._lines(v)
-        klass = v.klass or ("unknown" if kind == "dead" else "hang" if kind == "hung" else "slow-path")
+        klass = v.klass or ("unknown" if kind == "dead" else "hang" if kind == "hung" else "slowdown")
         cause, suspect = v.cause, v.suspect
         places: tuple[SuspectPlace, ...] = ()
         if suspect is not None and suspect.node is not None:

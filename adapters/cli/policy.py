@@ -195,7 +195,7 @@ def whatif(args: Any) -> int:
     """`defib whatif --policy NEW.yaml`: what would have been advised instead."""
     from defib.adapters.cli.query import ask
     from defib.adapters.cli.tables import write_json
-    from defib.adapters.duck import connect
+    from defib.adapters.history import open_history
     from defib.engine.recover import codec
     from defib.engine.recover.whatif import compare
     from defib.engine.words import RuleError
@@ -203,7 +203,7 @@ def whatif(args: Any) -> int:
     now, new, problems = policies(args.policy)
     if problems:
         raise RuleError(problems)
-    con = connect(args.db, read_only=True)
+    con = open_history(args.db)
     past, left_out = _past(ask(con, args.db, PAST, []).fetchall(), con.execute(HEALED).fetchall())
     con.close()
     told = compare(past, _rules(now), _rules(new))

@@ -9,8 +9,8 @@ from defib.adapters.cli.options import RAW
 
 WATCH = """Follow the logs of running jobs (files, directories, globs; they may appear later) and tell every change of a run's health:
 starting, healthy, slow, hung, dead, blind (its log cannot be read, or nothing in it is known) or ended. One line each: the local
-time, the job, the attempt since the watch began, its health, what it was, and why. It only observes: it runs no command, and without
---state it writes nothing.
+time, the job, the attempt since the watch began, its health, what it was, and why. Without --slurm it runs no command, and without
+--state it writes nothing. What --slurm may do to a job stands in the policy: as shipped, nothing.
 
 Ctrl-C (exit code 130) or SIGTERM (0) ends it, with a summary on standard error; with --state running jobs stay open, and the next start
 goes on with them.
@@ -18,9 +18,9 @@ goes on with them.
 WATCH_END = """Silence is measured from when the watch began or the last line that arrived since, whatever stamps the lines carry.
 Limits and their reasons are in rules/policy/detect.yaml; a file of your own with 'policy: detect' in a --rules folder changes them.
 
-The scheduler is not asked yet (there is no Slurm source): a suspended or pending job looks silent and is called hung in the end,
-and the log of a job that ended without a word, or was killed, looks like a hang. Attempts are judged when the watch ends; with --state
-only when it ends by --once-idle.
+Without --slurm the scheduler is not asked: a suspended or pending job looks silent and is called hung in the end, and the log of a job
+that ended without a word, or was killed, looks like a hang. Attempts are then judged when the watch ends; with --state only when it ends
+by --once-idle.
 
 example:
   defib watch /shared/logs 'runs/*/train.log' --every 10s

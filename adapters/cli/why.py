@@ -7,6 +7,7 @@ import sys
 import textwrap
 from typing import Any
 
+from defib.adapters.cli import deeds
 from defib.adapters.cli.query import MATCH, ask
 from defib.adapters.show import cut, duration, number, printable, safe
 
@@ -76,6 +77,13 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
     from defib.adapters.history import open_history
 
     con = open_history(db)
+    try:
+        return _read(con, db, what)
+    finally:
+        con.close()
+
+
+def _read(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
     attempts = _dicts(ask(con, db, STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:
@@ -86,8 +94,11 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
                 {k: last[a["job"]][k] for k in ("attempt_index", "verdict", "class", "cause_rule", "last_step")},
             ]
         last[a["job"]] = {**a, "earlier": tries}
+    if not last and what is not None and (done := deeds.of(con, what)):
+        return [{"job": done[0]["job"], "attempt_id": None, "recovery": done, "live": _live(con, done[0]["job"])}]
     for a in last.values():
         key = [a["attempt_id"]]
+        a["recovery"] = deeds.of(con, a["job"])
         a["evidence"] = _dicts(
             con.execute(
                 "SELECT e.*, s.path FROM evidence e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
@@ -117,8 +128,13 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
                 key,
             )
         )
-    con.close()
     return list(last.values())
+
+
+def _live(con: Any, job: str) -> dict[str, Any] | None:
+    """How a job is that has not been judged yet."""
+    found = _dicts(con.execute("SELECT health, since, because, state, step FROM live_jobs WHERE job = ?", [job]))
+    return found[0] if found else None
 
 
 def _dicts(result: Any) -> list[dict[str, Any]]:
@@ -128,6 +144,8 @@ def _dicts(result: Any) -> list[dict[str, Any]]:
 
 def tell(a: dict[str, Any]) -> list[str]:
     """The page that has to win trust: cause, evidence, reach, and what comes next."""
+    if a["attempt_id"] is None:
+        return _unjudged(a)
     name = a["job_id"] or a["job_name"] or a["job"]
     tries = f", attempt {a['attempt_index'] + 1}" if a["earlier"] or a["attempt_index"] else ""
     out = [f"{safe(name)}{tries}: {a['verdict'].upper()} - {MEANING[a['verdict']]}"]
@@ -145,11 +163,33 @@ def tell(a: dict[str, Any]) -> list[str]:
             f"  earlier: attempt {e['attempt_index'] + 1} {e['verdict']}{reached}"
             + (f" ({e['class']}: {e['cause_rule']})" if e["cause_rule"] else "")
         )
-    out += ["", *_paragraph(a), "", *_cause(a), *_suspect(a), *_followed(a), "", *_reach(a), *_unwell(a), *_next(a)]
+    out += [
+        "",
+        *_paragraph(a),
+        "",
+        *_cause(a),
+        *_suspect(a),
+        *_followed(a),
+        "",
+        *_reach(a),
+        *_unwell(a),
+        *_next(a),
+        *deeds.page(a["recovery"]),
+    ]
     notes = [n for n in a["notes"] if not n.startswith((THEN, UNSAID))]
     if notes:
         out += ["", "Notes", *(f"  {safe(n)}" for n in notes)]
     return out
+
+
+def _unjudged(a: dict[str, Any]) -> list[str]:
+    """A job that is not over, of which there is nothing yet but what was decided about it."""
+    live = a["live"]
+    if live is None:
+        return [f"{safe(a['job'])}: NOT JUDGED - its logs have told no end yet", *deeds.page(a["recovery"])]
+    step = f", at step {live['step']:,}" if live["step"] is not None else ""
+    head = f"{safe(a['job'])}: {live['health'].upper()} - it is being watched{step}"
+    return [head, *([f"  {safe(live['because'])}"] if live["because"] else []), *deeds.page(a["recovery"])]
 
 
 def _paragraph(a: dict[str, Any]) -> list[str]:
@@ -326,5 +366,5 @@ def _next(a: dict[str, Any]) -> list[str]:
         "",
         "What the default policy of this class says",
         f"  {retry}; {exclude}",
-        "  defib only observed: nothing was restarted",
+        *([] if a["recovery"] else ["  defib only observed: nothing was restarted"]),
     ]

@@ -47,6 +47,7 @@ KEYS = (
     Key("watch", "silent", "time", 20 * SECOND, "a mount that has not answered for so long has hung", '"20s"', SECOND, 3600 * SECOND),
     Key("slurm", "enabled", "yes-no", False, "ask Slurm which jobs run and where they write", "true"),
     Key("slurm", "interval", "time", 10 * SECOND, "between two questions", '"10s"', SECOND, 3600 * SECOND),
+    Key("slurm", "settle", "time", 30 * SECOND, "so long an end has to stand before it is believed", '"30s"', SECOND, 3600 * SECOND),
     Key("slurm", "prefix", "texts", (), "words before every command", '["ssh", "head1"]'),
     Key("slurm", "shell", "yes-no", False, "the words after the prefix pass through a shell (ssh)", "true"),
     Key("slurm", "bin_dir", "path", None, "where squeue and scontrol are", '"/usr/bin"'),

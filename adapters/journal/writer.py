@@ -83,6 +83,11 @@ class Journal:
         """Size of all segments."""
         return sum(os.path.getsize(s.path) for s in segments(self.folder))
 
+    @property
+    def chain(self) -> bytes:
+        """The hash that the newest record stands under."""
+        return self._chain
+
     def append(self, kind: str, payload: bytes) -> int:
         """Take a record; it lasts once `sync` returns. Returns its number."""
         assert not kind.startswith(OWN), "these kinds are the journal's own"

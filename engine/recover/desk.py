@@ -230,7 +230,11 @@ def opened(desk: Desk, facts: Facts, judged: Judged) -> Case:
 
 
 def remember(desk: Desk) -> None:
-    """Forget what nothing asks for any more: closed cases of jobs that are gone, two days after; expired evidence."""
+    """Forget what nothing asks for any more: closed cases of jobs that are gone, two days after; expired evidence.
+
+    Which jobs are gone only a good read tells: right after a start every job would look so, and its case be opened a second time."""
+    if not desk.good_read_us:
+        return
     now = desk.now_us
     shown = {d[0] for k, d in desk.lineages.items() if k in desk.seen}
     for id_, case in list(desk.cases.items()):

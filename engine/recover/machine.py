@@ -274,7 +274,9 @@ def _take_progress(desk: Desk, e: Progressed) -> None:
     case = desk.cases.get(case_id(e.attempt))
     seen = desk.seen.get(line(e.attempt))
     runs = seen is not None and seen.facts.state == "RUNNING" and same(seen.facts.attempt, e.attempt)
-    if case is not None and case.state in ("suspect", "confirmed", "planned") and (runs or case.target != "terminal"):
+    slow = case is not None and case.judged.kind == "slow"  # a slow run goes on: only the detector takes that back
+    waits = case is not None and case.state in ("suspect", "confirmed", "planned")
+    if case is not None and waits and not slow and (runs or case.target != "terminal"):
         failed = case.judged.step
         if failed is None or e.step > failed:
             desk.move(case, "cleared", f"it goes on: step {e.step}")

@@ -13,6 +13,7 @@ import yaml
 from defib.adapters.act.asking import Survey
 from defib.adapters.act.audit import ROW, Audit
 from defib.adapters.act.ports import Ports, Told, Watching
+from defib.adapters.acts import Acts
 from defib.adapters.control import Controller
 from defib.adapters.journal import segments
 from defib.engine.jobs import AttemptKey, ClusterFacts, ClusterRead, JobFacts, NodeFacts
@@ -120,8 +121,8 @@ class Loop:
 
     controller: Controller
 
-    def __init__(self, folder: Path, rules: Rules) -> None:
-        self.folder, self.rules = folder, rules
+    def __init__(self, folder: Path, rules: Rules, acts: Acts | None = None) -> None:
+        self.folder, self.rules, self.acts = folder, rules, acts
         folder.mkdir(exist_ok=True)
         folder.chmod(0o700)
         self.us = 1_000_000 * SECOND
@@ -137,7 +138,11 @@ class Loop:
         """A controller, new or after one that is gone."""
         executor = None if self.rules.policy.mode == "observe" else self.executor
         ports = Ports(self.scheduler, executor, self._copy, self.told, self._watching, lambda: self.us)
-        self.controller = Controller(str(self.folder), self.rules, ports, Audit(str(self.folder / "actions")))
+        audit = Audit(str(self.folder / "actions"))
+        if self.acts is not None:
+            self.acts.of(audit.identity)
+            audit.heard = self.acts.take
+        self.controller = Controller(str(self.folder), self.rules, ports, audit)
 
     def die(self) -> None:
         """Killed: nothing is said, the kernel lets go of the lock."""
@@ -186,12 +191,13 @@ class Loop:
         j = self.scheduler.jobs[job_id]
         klass = {"dead": "gpu-hardware", "hung": "hang"}[kind]
         values: dict[str, object] = {
+            "incident": "incident",
             "klass": klass,
             "confidence": "certain",
             "fingerprint": f"{klass}-{job_id}",
             "step": step,
         }
-        self.controller.feed(Judged(self.us, j.key, kind, "incident", **(values | changes)))  # type: ignore[arg-type]
+        self.controller.feed(Judged(self.us, j.key, kind, **(values | changes)))  # type: ignore[arg-type]
 
     def progress(self, step: int, job_id: int = 1001) -> None:
         self.controller.feed(Progressed(self.us, self.scheduler.jobs[job_id].key, step))

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from tests.act.loop import SECOND, Loop, site
 
+from defib.engine.recover.events import SuspectPlace
+
 QUIET = 100  # seconds until a controller that was just seen counts as steady
 
 
@@ -296,4 +298,46 @@ def test_evidence_that_cannot_be_kept_is_no_call(tmp_path: Path) -> None:
     loop.run(120)
     assert (loop.executor.orders, loop.gate) == ([], "evidence")
     assert loop.us > SECOND
+    loop.controller.close()
+
+
+def test_another_policy_counts_from_then_on(tmp_path: Path) -> None:
+    loop = begun(tmp_path, "observe")
+    crashed(loop)
+    loop.run(100)
+    assert (loop.verbs, loop.gate) == ([], "mode")
+    loop.controller.renew(site("act"), lambda: loop.executor)
+    loop.run(100)
+    assert (loop.verbs, loop.state) == (["requeue"], "accepted")
+    loop.controller.renew(site("observe"), lambda: loop.executor)
+    assert loop.controller.ports.executor is loop.executor, "a case is under way"
+    loop.change(state="RUNNING", reason="", start_us=loop.us, nodes=("n03", "n04"))
+    loop.run(20)
+    loop.progress(101)
+    loop.run(20)
+    assert loop.state == "recovered"
+    assert loop.controller.ports.executor is None
+    loop.controller.close()
+
+
+def test_a_job_held_by_an_earlier_start_is_a_persons_where_only_watching_is_left(tmp_path: Path) -> None:
+    """Nothing is called in observe, not even the release: it is told, and recovery's bookkeeping goes on."""
+    loop = begun(tmp_path)
+    loop.executor.silent = False
+    loop.change(state="FAILED", exit_code=1, end_us=loop.us)
+    loop.run(20)
+    for n in range(2):
+        loop.judge(suspects=(SuspectPlace("n01", None, "certain", "cause"),), because=f"told {n}")
+        loop.run(20)
+    assert loop.verbs[0] == "requeuehold", loop.history
+    loop.die()
+    loop.rules = site("observe")
+    loop.executor.orders.clear()
+    loop.change(held=True, excluded=(), reason="job_requeued_in_held_state")
+    loop.start()
+    loop.run(1500)
+    assert loop.controller.broken == ""
+    assert loop.verbs == []
+    assert loop.state == "stranded", loop.history[-5:]
+    assert "human" in [n.kind for n in loop.told.news]
     loop.controller.close()

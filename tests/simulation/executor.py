@@ -86,6 +86,8 @@ class Executor:
     def judged(self, order: Order, run) -> str:  # type: ignore[no-untyped-def]
         """Run it, and see what it did against what it was meant to do."""
         sim, slurm = self.sim, self.sim.slurm
+        if order.by == "id" and slurm.part_of(order.job_id) is not None:
+            sim.fail(f"I6: job {order.job_id}: the call names a later part of a heterogeneous job")
         targets = slurm.resolve(order.by, order.job_id, order.array_task, order.sluid)
         before = [(j, j.restarts, j.state, j.submit_us, j.suspended, j.held, j.hold_by) for j in targets]
         excluded = [(j, set(j.excluded)) for j in targets]

@@ -36,6 +36,9 @@ NAMES = (
 )
 
 
+PARTS = "parts"  # some jobs are heterogeneous; by the seed's number, so that what the others draw stays as it is
+
+
 @dataclass(frozen=True, slots=True)
 class Faults:
     """The subset of one seed."""
@@ -51,4 +54,5 @@ def draw(rng: random.Random, seed: int) -> Faults:
     if seed % 10 == 0:
         return Faults(frozenset(["bad-nodes", "hangs", "bugs"]))
     share = rng.choice((0.15, 0.3, 0.5))
-    return Faults(frozenset(n for n in NAMES if rng.random() < share))
+    parts = {PARTS} if seed % 3 == 1 else set()
+    return Faults(frozenset(n for n in NAMES if rng.random() < share) | parts)

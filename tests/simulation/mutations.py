@@ -97,6 +97,7 @@ MUTATIONS = (
     Mutation("a case inherits from the one before", desk, "opened", "signed_us=desk.now_us,", "signed_us=desk.now_us, copied_us=desk.now_us,"),
     Mutation("a change leaves no row", desk, "Desk._store", "self.record(", 'changed.state == "confirmed" or self.record('),
     Mutation("rows have gaps", desk, "Desk.record", "self.seq += 1", "self.seq += 1 + (what == 'breaker')", "blind"),
+    Mutation("a part of a heterogeneous job is a job", gates, "_identity", "if f.het_offset not in (None, 0):", "if False:", DEATHS + " parts"),
     Mutation("orders of an old epoch", fence, "mutating", "policy, epoch, reissue,", "policy, 1, reissue,", DEATHS + " crash"),
     Mutation("the plan depends on the mode", planner, "_plan", "exclusion.choose(", "exclusion.choose(() if i.policy.mode != 'act' else ",
              "bad-nodes"),

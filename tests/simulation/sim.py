@@ -11,14 +11,14 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.simulation import faults as fault_words
 from tests.simulation.executor import Executor
 from tests.simulation.slurm import ENDED, Job, S, Slurm
 
-from defib.engine.jobs import AttemptKey, ClusterRead
+from defib.engine.jobs import AttemptKey, ClusterRead, JobFacts
 from defib.engine.recover import machine
 from defib.engine.recover.desk import Desk, Rules, name
 from defib.engine.recover.invariants import Auditor, settled
@@ -230,7 +230,7 @@ class Sim:
         """The periodic read."""
         self.polled = self.now
         ok = self._answers()
-        jobs = tuple(self.slurm.facts(j) for j in self.slurm.jobs.values()) if ok else ()
+        jobs = tuple(f for j in self.slurm.jobs.values() for f in self.slurm.records(j)) if ok else ()
         self.poll_no += 1
         nodes = (
             self.slurm.nodes() if ok and (self.poll_no % 8 == 1 or self.desk is None or not self.desk.nodes) else None
@@ -259,16 +259,16 @@ class Sim:
 
         def answer() -> Event:
             ok = self._answers()
-            found = tuple(self.slurm.facts(j) for j in self._named(effect.label)) if ok else ()
+            found = self._named(effect.label) if ok else ()
             return Fresh(self.now, begun, key, ok, found)
 
         late = self.rng.choice((0.1, 3.0, 40.0)) if "slow-reads" in self.faults else 0.1
         event = answer()
         self.send(late, lambda: Fresh(self.now, begun, key, event.ok, event.found))  # type: ignore[union-attr]
 
-    def _named(self, label: str) -> list[Job]:
+    def _named(self, label: str) -> tuple[JobFacts, ...]:
         job, _, task = label.partition("_")
-        return self.slurm.resolve("task" if task else "id", int(job), int(task) if task else None, None)
+        return self.slurm.shown("task" if task else "id", int(job), int(task) if task else None)
 
     def _ask(self, effect: Ask) -> None:
         what = "approve" if self.rng.random() < 0.8 else "refuse"
@@ -320,11 +320,14 @@ class Sim:
         if kind == "hung":
             self.verdicts[(job.id, job.task, job.restarts)] = judged
         self.stats[f"judged {kind}{' wrongly' if wrong else ''}"] += 1
-        self._tell(judged, rng.choice((1.0, 20.0)))
+        late = rng.choice((1.0, 20.0))
+        self._tell(judged, late)
+        if job.parts:  # a detector that takes a part for the job must do no harm
+            self.stats["judged a part"] += 1
+            part = self.slurm.records(job)[-1].key
+            self._tell(replace(judged, attempt=part, incident=judged.incident + ".part"), late)
 
     def _tell(self, judged: Judged, s: float) -> None:
-        from dataclasses import replace
-
         self.send(s, lambda: replace(judged, at_us=self.now, sign_us=self.now if judged.sign else None))
 
     def _verdicts_again(self) -> None:
@@ -378,6 +381,8 @@ class Sim:
             more["partition"] = rng.choice(("gpu", "gpu", "gpu", "gpu", "debug"))
             if rng.random() < 0.15:
                 s.submit_array(user, rng.randint(2, 3), **more)
+            elif "parts" in self.faults and s.next_id % 4 == 3:
+                s.submit_het(user, 1 + s.next_id % 2, **more)
             else:
                 s.submit(user, **more)
         self.after(rng.uniform(600, 7200), self._submit)

@@ -8,7 +8,7 @@ requeuehold, an array's parent, suspended jobs, purge after MinJobAge, a control
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from defib.engine.jobs import ClusterFacts, JobFacts, NodeFacts
 
@@ -34,6 +34,7 @@ class Job:
     batch: bool = True
     array_job_id: int | None = None
     task: int | None = None
+    parts: int = 0  # of a heterogeneous job: how many records follow this one, its leader's
     pending_tasks: int = 0  # > 0: this record stands for tasks that are not split off
     state: str = "PENDING"
     completing_until: int | None = None
@@ -98,6 +99,17 @@ class Slurm:
         job.sluid = self._sluid()
         self.jobs[job.line] = job
         return job
+
+    def submit_het(self, user: str, parts: int, **more: object) -> Job:
+        """A heterogeneous job: one batch script, one id for the leader, further ids for its other parts, which go with it."""
+        job = self.submit(user, parts=parts, **more)
+        self.next_id += parts
+        return job
+
+    def part_of(self, job_id: int) -> tuple[Job, int] | None:
+        """The leader whose part has this id, and which part it is."""
+        found = (j for j in self.jobs.values() if j.id < job_id <= j.id + j.parts)
+        return next(((j, job_id - j.id) for j in found), None)
 
     def submit_array(self, user: str, tasks: int, **more: object) -> list[Job]:
         """An array whose tasks are all split off; the last keeps the array's own id, as Slurm does it."""
@@ -243,6 +255,8 @@ class Slurm:
     ) -> str:
         """One request executed now, as the controller would: every record that the name addresses."""
         targets = self.resolve(by, int(job_id), int(task) if task else None, sluid)
+        if not targets and by == "id" and self.part_of(int(job_id)) is not None:
+            return "not-leader"
         if not targets:
             return "invalid-id"
         said = [
@@ -363,6 +377,22 @@ class Slurm:
             exit_signal=job.exit[1] if job.exit else None, nodes=job.nodes, excluded=job.excluded, node_count=job.node_count, gpus=job.gpus,
             held=job.held, requeue=job.requeue, batch=job.batch, comment=job.comment, sluid=job.sluid if self.sluids else None,
         )  # fmt: skip
+
+    def records(self, job: Job) -> tuple[JobFacts, ...]:
+        """All records of a job: its own, and those of its other parts behind it."""
+        own = self.facts(job)
+        if not job.parts:
+            return (own,)
+        own = replace(own, het_job_id=job.id, het_offset=0)
+        return (own, *(replace(own, job_id=job.id + n, het_offset=n, sluid=None) for n in range(1, job.parts + 1)))
+
+    def shown(self, by: str, job_id: int, task: int | None) -> tuple[JobFacts, ...]:
+        """What is read of a name: all parts where it is the leader's, that part alone where it is a part's."""
+        named = self.resolve(by, job_id, task, None)
+        part = self.part_of(job_id) if by == "id" and not named else None
+        if part is not None:
+            return (self.records(part[0])[part[1]],)
+        return tuple(f for j in named for f in self.records(j))
 
     def nodes(self) -> tuple[NodeFacts, ...]:
         busy = {n for j in self.jobs.values() if j.state == "RUNNING" for n in j.nodes}

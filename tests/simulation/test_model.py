@@ -160,3 +160,20 @@ def test_the_id_of_a_run_no_longer_names_the_next() -> None:
     assert s.answer("requeue", "sluid", str(job.id), "", old, "0", "", "user") == "done"
     assert s.answer("requeue", "sluid", str(job.id), "", old, "0", "", "defib") == "invalid-id"
     assert job.restarts == 1
+
+
+def test_a_heterogeneous_job_is_read_whole_and_requeued_by_its_leader_only() -> None:
+    s = cluster()
+    job = s.submit_het("u1", 2, goal=10_000)
+    s.run(s.now)
+    assert job.state == "RUNNING"
+    ids = [job.id, job.id + 1, job.id + 2]
+    assert [(f.job_id, f.het_job_id, f.het_offset) for f in s.shown("id", job.id, None)] == [
+        (i, job.id, n) for n, i in enumerate(ids)
+    ]
+    assert [f.job_id for f in s.shown("id", ids[1], None)] == ids[1:2]
+    assert s.answer("requeue", "id", str(ids[1]), "", "", "0", "", "defib") == "not-leader"
+    assert job.restarts == 0
+    assert s.answer("requeue", "id", str(job.id), "", "", "0", "", "defib") == "done"
+    assert [f.restarts for f in s.shown("id", job.id, None)] == [1, 1, 1]
+    assert s.submit("u1").id == ids[2] + 1

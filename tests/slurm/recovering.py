@@ -1,168 +1,172 @@
-"""A watch with recovery against a real Slurm: the shipped parts put together, with limits that fit a test."""
+"""`defib watch --slurm` that recovers, as a process of its own, against a real Slurm, with limits that fit a test."""
 
 from __future__ import annotations
 
-import dataclasses
-import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import orjson
-from tests.act.loop import RULES, shipped
+import yaml
 from tests.slurm.bed import Bed
 
-from defib.adapters import hosting, rulefiles
-from defib.adapters.act.asking import Asker
-from defib.adapters.act.audit import ROW, Audit, understood
-from defib.adapters.act.client import ExecutorProcess
-from defib.adapters.act.ports import Ports, Told
-from defib.adapters.act.verdicts import Verdicts
-from defib.adapters.control import Controller
+from defib.adapters import rulefiles
+from defib.adapters.act.audit import written
+from defib.adapters.history import open_history
 from defib.adapters.journal import segments
-from defib.adapters.slurm import paths
-from defib.adapters.slurm.calls import Commands
-from defib.adapters.slurm.reader import Scheduler
-from defib.adapters.tail.clock import SystemClock
-from defib.adapters.tail.files import SystemFiles
-from defib.adapters.tail.pace import looking
-from defib.adapters.tail.session import Session
-from defib.adapters.tail.source import TailSource
-from defib.engine.core import State
-from defib.engine.drive import Drive
-from defib.engine.identity import Known
-from defib.engine.jobs import JobFacts, LogPath
-from defib.engine.observe import Observer
-from defib.engine.recover.desk import Rules
 from defib.engine.recover.words import Case, Row
-from defib.engine.roster import Roster
+from defib.engine.words import StoreError
 
-SECOND = 1_000_000
 CONSENT = '{"defib": {"restart": ["crash", "hang"], "act_on_running": true}}'
 TOY = Path(__file__).with_name("toy.py")
-LIMITS = "{floor_s: 10, unlearned_s: 12, ceiling_s: 30}"  # a busy machine stands still for seconds
 PHASES = ("startup", "compile", "steady", "evaluation", "checkpoint", "pause", "ending", "unknown")
-DETECT = f"""policy: detect
-hang:
-  after_error_s: 3
-  after_exit_s: 3
-  phases: {{{", ".join(f"{p}: {LIMITS}" for p in PHASES)}}}
+DETECT: dict[str, Any] = {
+    "policy": "detect",
+    "hang": {
+        "after_error_s": 3,
+        "after_exit_s": 3,
+        # a busy machine stands still for seconds
+        "phases": {p: {"floor_s": 10, "unlearned_s": 12, "ceiling_s": 30} for p in PHASES},
+    },
+}
+# A site where everything is switched on, as quick as the bounds of the policy let it be.
+SITE: dict[str, Any] = {
+    "policy": "recovery",
+    "mode": "act",
+    "allow": {"partitions": ["train"], "accounts": ["*"]},
+    "act_on_running": True,
+    "confirm": {"settle_s": 5, "hang_s": 10},
+    "call": {"kill_after_s": 3, "slack_s": 5, "retry_s": 10, "backoff_s": [0]},
+    "rate": {"gap_s": 1, "share_per_hour": 1, "share_at_once": 1},
+    "vitals": {"controller_quiet_s": 2, "pings": 1, "lag_s": 30},
+    "breakers": {"lag_s": 30},
+    "exclusion": {"partition_share": 0.5, "spare_nodes": 0},
+}
+SETTINGS = """
+[watch]
+every = "500ms"
+roots = ["{home}"]
+[slurm]
+enabled = true
+conf = "{conf}"
+interval = "1s"
+settle = "5s"
+prefix = {prefix}
+[state]
+directory = "{state}"
+[policy]
+shadow = "0s"
+rules = ["{rules}"]
 """
 
 
-def site(mode: str = "act", **changes: object) -> Rules:
-    """A site where everything is switched on, as quick as the bounds of the policy let it be."""
-    base = shipped()
-    p = base.policy
-    policy = dataclasses.replace(
-        p, mode=mode, act_on_running=True, allow=dataclasses.replace(p.allow, partitions=("train",)),  # type: ignore[arg-type]
-        confirm=dataclasses.replace(p.confirm, settle_s=5.0, hang_s=10.0),
-        call=dataclasses.replace(p.call, kill_after_s=3.0, slack_s=5.0, retry_s=10.0, backoff_s=(0.0,)),
-        rate=dataclasses.replace(p.rate, gap_s=1.0, share_per_hour=1.0, share_at_once=1.0),
-        vitals=dataclasses.replace(p.vitals, controller_quiet_s=2.0, pings=1, lag_s=30.0),
-        breakers=dataclasses.replace(p.breakers, lag_s=30.0),
-        exclusion=dataclasses.replace(p.exclusion, partition_share=0.5, spare_nodes=0),
-    )  # fmt: skip
-    policy = dataclasses.replace(policy, **changes)  # type: ignore[arg-type]
-    return dataclasses.replace(base, policy=policy)
-
-
 class Watch:
-    """Logs of one user's home, the scheduler, the controller, an executor as a process of its own."""
+    """The logs of one user's home, the scheduler, an executor. site: laid over SITE; detect: over DETECT's hang and beside it."""
 
-    def __init__(self, bed: Bed, folder: Path, rules: Rules, commands: Commands | None = None) -> None:
-        self.bed, self.rules, self.folder = bed, rules, folder
-        folder.mkdir(exist_ok=True)
-        folder.chmod(0o700)
-        self.commands = commands or Commands(conf=bed.conf)
-        site_rules = folder / "rules"
-        site_rules.mkdir(exist_ok=True)
-        (site_rules / "detect.yaml").write_text(DETECT)
-        self.loaded = rulefiles.load([site_rules])
-        self.told, self.said = Told(), []  # type: ignore[var-annotated]
+    def __init__(
+        self,
+        bed: Bed,
+        folder: Path,
+        site: Mapping[str, Any] | None = None,
+        detect: Mapping[str, Any] | None = None,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
+        self.bed, self.folder, self.root = bed, folder, folder.parent
+        rules = self.root / "rules"
+        rules.mkdir()
+        (rules / "detect.yaml").write_text(yaml.safe_dump(DETECT | dict(detect or {})))
+        (rules / "recovery.yaml").write_text(yaml.safe_dump(SITE | dict(site or {})))
+        rulefiles.load([rules])  # compiled here, in the process that keeps them
+        self.config = self.root / "defib.toml"
+        self.config.write_text(
+            SETTINGS.format(
+                home=bed.home("nobody"),
+                conf=bed.conf,
+                prefix=orjson.dumps(prefix).decode(),
+                state=folder,
+                rules=rules,
+            )
+        )
         self.start()
 
     def start(self) -> None:
-        book, clock = self.loaded.book, SystemClock()
-        self.state = State(book)
-        self.scheduler = Scheduler(self.commands, interval_us=SECOND)
-        home = os.fsencode(self.bed.home("nobody"))
-        self.files = SystemFiles([home])
-        logs = TailSource(
-            [home + b"/slurm-*.out"], book.paths, self.files, clock, Known(self.bed.name), looking(SECOND // 2)
-        )
-        verdicts = Verdicts(self.state, clock.now_us)
-        audit = Audit(str(self.folder / "actions"))
-        stops = (str(self.folder / "STOP"),)
-        self.executor = (
-            None if self.rules.policy.mode == "observe"
-            else ExecutorProcess(str(self.folder / "executor"), audit.folder, stops, self.commands, self.said.append)
-        )  # fmt: skip
-        ports = Ports(
-            Asker(self.commands, clock.now_us), self.executor, lambda c: verdicts.evidence(c.attempt), self.told,
-            lambda: hosting.watching(str(self.folder), self.state, clock.now_us, lambda: self.source.behind), clock.now_us,
-        )  # fmt: skip
-        self.controller = Controller(str(self.folder), self.rules, ports, audit, tell_us=3 * SECOND)
-
-        def places(j: JobFacts) -> tuple[tuple[LogPath, ...], tuple[str, ...]]:
-            found = paths.logs(j, (), (b"/",))
-            return found.paths, found.troubles
-
-        self.source = hosting.Recovering(
-            logs, self.scheduler, Roster(places, settle_us=5 * SECOND), verdicts, self.controller, clock.now_us
-        )
-        self.session = Session(self.source, lambda: False, lambda: None)
-        self.drive = Drive(Observer(book, self.loaded.databases), self.state, self.source)
+        with (self.root / "told").open("ab") as told, (self.root / "errors").open("ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "defib", "watch", "--config", str(self.config)],
+                stdin=subprocess.DEVNULL,
+                stdout=told,
+                stderr=errors,
+            )
+        self.until(lambda: (self.folder / "asked.json").exists(), "the watch to be up")
 
     def until(self, done: Callable[[], object], why: str, seconds: float = 90.0) -> None:
-        """Watch until it is so."""
+        """Wait until it is so, while the watch lives."""
         end = time.monotonic() + seconds
-        source = _Until(self.session, lambda: bool(done()) or time.monotonic() > end)
-        self.drive.run(source)
-        assert done(), f"waited {seconds:.0f} s for {why}: {self.history()[-14:]} {self.said} {self.controller.broken}"
+        while not done():
+            late = time.monotonic() > end
+            assert not late, f"waited {seconds:.0f} s for {why}: {self.history()[-14:]} {self.told()} {self.errors()}"
+            assert self.process.poll() is None, self.errors()
+            time.sleep(0.3)
+
+    def policy(self, text: str) -> None:
+        """Another file for the site, and a word to the watch."""
+        (self.root / "rules" / "recovery.yaml").write_text(text)
+        self.process.send_signal(signal.SIGHUP)
 
     def watch(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         self.until(lambda: time.monotonic() > end, "time to pass", seconds + 30)
 
     def close(self) -> None:
-        self.session.close()
-        self.files.shut()
-        self.controller.close()
+        """End in order."""
+        self.process.terminate()
+        assert self.process.wait(60) == 0, self.errors()
+        assert "Traceback" not in self.errors()
 
     def die(self) -> None:
-        """Killed: the kernel lets go of lock and sockets, nobody says good-bye."""
-        self.session.close()
-        self.files.shut()
-        self.controller.audit._journal._let_go()
-        if self.executor is not None and self.executor._link is not None:
-            self.executor._link.close()
+        """Killed, in whatever it does."""
+        self.process.kill()
+        self.process.wait()
 
     # what is to be seen
 
     def case(self, job: int) -> Case | None:
-        """The first case about this job."""
-        return next((c for c in self.controller.desk.cases.values() if c.attempt.job_id == job), None)
+        """The first case about this job, as it was last written down."""
+        mine = [r.case for r in self.rows() if r.case is not None and r.case.attempt.job_id == job]
+        return next((c for c in reversed(mine) if c.id == mine[0].id), None)
 
     def is_(self, job: int, *states: str) -> bool:
         case = self.case(job)
         return case is not None and case.state in states
 
     def rows(self) -> list[Row]:
-        return [understood(r.payload) for r in segments.read(str(self.folder / "actions")) if r.kind == ROW]
+        return [row for row, _ in written(str(self.folder / "actions"))]
 
     def history(self) -> list[str]:
         return [f"{r.after} {r.because}" for r in self.rows() if r.case is not None]
 
+    def sql(self, query: str) -> list[tuple[Any, ...]]:
+        """A question to the history while the watch holds it."""
+        con = open_history(str(self.folder))
+        try:
+            found: list[tuple[Any, ...]] = con.execute(query).fetchall()
+        finally:
+            con.close()
+        return found
+
     def calls(self) -> list[str]:
         """Commands whose intent was written and which were not held back."""
-        folder = self.folder / "executor"
-        if not folder.exists():
+        try:
+            records = list(segments.read(str(self.folder / "executor")))
+        except StoreError:
             return []
         begun: dict[int, str] = {}
-        for r in segments.read(str(folder)):
+        for r in records:
             v: dict[str, Any] = orjson.loads(r.payload)
             if r.kind == "intent":
                 begun[v["order"]["number"]] = " ".join(v["argv"])
@@ -170,18 +174,11 @@ class Watch:
                 begun.pop(v["number"], None)
         return list(begun.values())
 
+    def told(self) -> list[str]:
+        return (self.root / "told").read_text().splitlines()[-12:]
 
-class _Until:
-    """The session, ended for this time only."""
-
-    def __init__(self, session: Session, done: Callable[[], bool]) -> None:
-        self.session, self.done = session, done
-
-    def poll(self) -> Any:
-        return None if self.done() else self.session.poll()
-
-    def close(self) -> None:
-        pass
+    def errors(self) -> str:
+        return (self.root / "errors").read_text()[-4000:]
 
 
 def submit(bed: Bed, *options: str, steps: int = 60, comment: str = CONSENT, **env: str) -> int:
@@ -194,6 +191,3 @@ def submit(bed: Bed, *options: str, steps: int = 60, comment: str = CONSENT, **e
     exports = " ".join(f"{k}={v}" for k, v in env.items())
     script = f"cd {work}; exec env {exports} /usr/bin/python3 {home}/toy.py {work} {steps}"
     return bed.submit(script, "--requeue", f"--comment={comment}", "-o", f"{home}/slurm-%j.out", *options)
-
-
-__all__ = ["RULES", "Watch", "site", "submit"]

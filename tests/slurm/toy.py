@@ -31,8 +31,9 @@ def main() -> int:
     pause = float(os.environ.get("PAUSE", "0.25"))
     while step < total:
         step += 1
-        time.sleep(pause * 8 if fault == "slow" and node == where and step >= int(at) else pause)
-        print(line(step, total, pause * 1000), flush=True)
+        took = pause * 8 if fault == "slow" and where in (node, "any") and step >= int(at) else pause
+        time.sleep(took)
+        print(line(step, total, took * 1000), flush=True)
         if step % 5 == 0:
             with open(saved + ".new", "w") as f:
                 f.write(str(step))

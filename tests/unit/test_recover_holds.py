@@ -206,3 +206,17 @@ def test_copies_are_asked_for_again_until_they_are_made() -> None:
     d.wait(61)
     assert [type(e).__name__ for e in d.effects].count("Copy") == 1
     assert d.case.copied_us is None
+
+
+def test_a_start_forgets_no_closed_case_before_it_has_read_who_is_still_there() -> None:
+    """Two days later, the scheduler silent over the turn of an hour: else the same run would get a second case, and a second call."""
+    d = Driver(None, job(comment=""))
+    d.fail()
+    assert d.case.state == "refused"
+    d.now += 49 * 3600 * S
+    d.desk = machine.rebuilt(d.rules, d.rows)
+    d.give(Started(d.now, 8))
+    d.wait(3600)
+    d.read()
+    d.judge()
+    assert [c.state for c in d.desk.cases.values()] == ["refused"]

@@ -248,6 +248,44 @@ def test_progress_and_second_thoughts_clear_a_suspicion() -> None:
         assert d.case.state == "cleared"
 
 
+SLOW = '{"defib": {"restart": ["slow"], "act_on_running": true}}'
+
+
+def slowed(on: bool, comment: str) -> Driver:
+    """A run that trains on, slower, while verdict and sign are told again."""
+    d = Driver(rules(act_on_slow=on, act_on_running=True), job(comment=comment))
+    for n in range(40):
+        d.judge("slow", "slowdown", sign="step-state", sign_us=d.now)
+        d.give(Progressed(d.now, d.jobs[0].key, 101 + n))
+        d.wait(10)
+        d.read()
+        d.serve()
+    return d
+
+
+def test_a_slow_run_is_restarted_where_site_and_owner_both_want_it() -> None:
+    d = slowed(True, SLOW)
+    assert [o.order.verb for o in d.case.orders] == ["requeue"]
+    assert d.case.orders[0].order.incomplete
+
+
+@pytest.mark.parametrize(
+    ("on", "comment", "gate"), [(False, SLOW, "allow-list"), (True, SLOW.replace("slow", "hang"), "consent")]
+)
+def test_a_slow_run_is_left_alone_where_one_of_them_does_not(on: bool, comment: str, gate: str) -> None:
+    d = slowed(on, comment)
+    assert (d.case.gate, d.case.orders) == (gate, ())
+
+
+def test_steps_do_not_clear_a_slow_run_but_the_detector_does() -> None:
+    d = Driver()
+    d.judge("slow", "slowdown")
+    d.give(Progressed(d.now, d.jobs[0].key, 500))
+    assert d.case.state == "suspect"
+    d.give(TakenBack(d.now, d.jobs[0].key, "as fast as before"))
+    assert d.case.state == "cleared"
+
+
 def test_a_user_error_is_refused_and_says_which_gate() -> None:
     d = Driver()
     d.jobs[0] = dataclasses.replace(d.jobs[0], state="FAILED", exit_code=1)
