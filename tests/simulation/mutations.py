@@ -81,7 +81,7 @@ MUTATIONS = (
     Mutation("no window is needed", fence, "window", 'if by == "sluid":', "if True:", DEATHS + " short-delay"),
     Mutation("a task is named by its own number", fence, "named_by", 'return "task" if', 'return "id" if', DEATHS),
     Mutation("a start sends again", machine, "_take_start", '"unknown", "we were', '"planned", "we were', DEATHS + " crash lost-reply delay",
-             ONCE, first=118),
+             ONCE, first=150),
     Mutation("unclear is taken as not run", verify, "heard",
              'return desk.move(case, "unknown", f"the end of the call is not known: {code or \'unclear\'}")', 'return _not_run(desk, case, "late")',
              DEATHS + " controller-down controller-hung lost-reply", ONCE),
