@@ -31,8 +31,10 @@ def add(commands) -> None:  # type: ignore[no-untyped-def]
     o.set_defaults(run="policy:consent")
     d = commands.add_parser("decide", help="make a stored decision again and show every gate")
     d.add_argument(
-        "--replay", required=True, type=Path, metavar="FILE", help="the stored inputs (JSON), or a row of the audit"
-    )
+        "--replay", required=True, metavar="ID|FILE",
+        help="a decision of the history by its id ('defib why JOB' names it), or a file with its inputs or with a row of the audit",
+    )  # fmt: skip
+    options.database(d)
     d.add_argument("--json", action="store_true", help="one JSON document")
     d.set_defaults(run="policy:decide")
     w = commands.add_parser("whatif", help="which advices another policy would have given over the recorded history")

@@ -148,6 +148,7 @@ def _told(r: dict[str, Any]) -> list[str]:
         if d["for_good"] and d["for_good"] != r["gate"]:
             means = GATES.get(d["for_good"], ("",))[0]
             out += _wrapped(f"and for good by gate {d['for_good']}: {means}", 6)
+        out += _wrapped(f"every gate: defib decide --replay {d['id']}", 6)
     if len(r["steps"]) > STEPS_SHOWN:
         out.append(f"    … {len(r['steps']) - STEPS_SHOWN} earlier steps (--json has all)")
     for s in r["steps"][-STEPS_SHOWN:]:

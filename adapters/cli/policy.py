@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from defib.engine.recover.desk import Rules
     from defib.engine.recover.whatif import Compared, Past
 
+DECISION_ID = re.compile(r"[0-9a-f]{16}-[0-9]+", re.ASCII)
 PAST = """
 WITH gpus AS (
     SELECT attempt_id, max(rank) + 1 AS n FROM (
@@ -151,26 +153,18 @@ def consent(args: Any) -> int:
 
 
 def decide(args: Any) -> int:
-    """`defib decide --replay FILE.json`: the decision of stored inputs, once more."""
-    import orjson
-
+    """`defib decide --replay ID|FILE.json`: the decision of stored inputs, once more."""
     from defib.adapters.cli.tables import table, write_json
     from defib.engine.recover import codec
     from defib.engine.recover.planner import replay
     from defib.engine.words import SourceError
 
     try:
-        text: str | bytes = args.replay.read_bytes()
-        raw = orjson.loads(text)
-        if isinstance(raw, dict) and isinstance(raw.get("inputs"), str):
-            text = raw["inputs"]  # a whole row of the audit
-        decision = replay(text)
+        decision = replay(_stored(args.replay, args.db))
     except OSError as e:
-        raise SourceError(f"{printable(str(args.replay))}: {e.strerror}") from e
+        raise SourceError(f"{printable(args.replay)}: {e.strerror}") from e
     except ValueError as e:
-        raise SourceError(
-            f"{printable(str(args.replay))}: these are no inputs of a decision: {printable(str(e))}"
-        ) from e
+        raise SourceError(f"{printable(args.replay)}: these are no inputs of a decision: {printable(str(e))}") from e
     if args.json:
         write_json({"schema": "defib/decision/1", **codec.plain(decision)})
         return 0
@@ -189,6 +183,30 @@ def decide(args: Any) -> int:
         [(g.gate, g.name, "open" if g.open else "CLOSED", safe(g.value)) for g in decision.readings],
     )
     return 0
+
+
+def _stored(what: str, db: str) -> str | bytes:
+    """Inputs of a decision: of a file, or of the history by the decision's id. Raises OSError, ValueError, StoreError."""
+    import orjson
+
+    from defib.adapters.cli.query import ask
+    from defib.adapters.history import open_history
+    from defib.engine.words import StoreError
+
+    if not DECISION_ID.fullmatch(what):
+        text = Path(what).read_bytes()
+        raw = orjson.loads(text)
+        return (
+            raw["inputs"] if isinstance(raw, dict) and isinstance(raw.get("inputs"), str) else text
+        )  # a whole row of the audit
+    con = open_history(db)
+    found = ask(con, db, "SELECT inputs FROM decisions WHERE decision_id = ?", [what]).fetchall()
+    con.close()
+    if not found:
+        raise StoreError(
+            f"no decision {what} in {safe(printable(db))} ('defib why JOB' and the table decisions name them)"
+        )
+    return str(found[0][0])
 
 
 def whatif(args: Any) -> int:

@@ -71,6 +71,20 @@ def test_a_refusal_names_its_gate_the_value_and_when_in_plain_words(place: Site)
     assert not any(x.startswith("called:") for x in page)
 
 
+def test_a_decision_is_made_again_by_the_id_the_page_names(place: Site, say: Run) -> None:
+    place.crash(comment="")
+    (command,) = [x for x in place.page() if x.startswith("every gate: defib decide --replay ")]
+    number, db = command.rpartition(" ")[2], place.folder / "h.duckdb"
+    again = say("decide", "--replay", number, "--db", db)
+    assert again.returncode == 0, again.stderr
+    assert "not done: gate" in again.stdout.decode()
+    assert " consent" in again.stdout.decode().split("not done: ")[1].splitlines()[0]
+    assert len([x for x in again.stdout.decode().splitlines() if " open " in x or " CLOSED " in x]) == len(gates.GATES)
+    missing = say("decide", "--replay", "0123456789abcdef-7", "--db", db)
+    assert missing.returncode == 3
+    assert b"no decision 0123456789abcdef-7" in missing.stderr
+
+
 def test_a_recovery_tells_its_course_and_its_proof(place: Site) -> None:
     mend(place.crash())
     page = place.page()
