@@ -27,12 +27,12 @@ from defib.adapters.duck import BusyError, UnreadableError
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
-from defib.adapters.journal.place import FullError
 from defib.adapters.journal.resume import Resumed, fold, marks_of, resume
-from defib.adapters.journal.segments import DamageError, identity_of
+from defib.adapters.journal.segments import DamageError, chain_of, identity_of
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
+from defib.adapters.room import FullError
 from defib.adapters.service import Service
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
@@ -91,14 +91,15 @@ class Keeper:
 
     def commit(self, events: Sequence[Any], marks: Sequence[Marked], reached: Sequence[Reached]) -> None:
         payload = encode(events, marks, reached)
-        self.journal.append(EVENTS, payload)
+        seq = self.journal.append(EVENTS, payload)
+        chain = self.journal.chain  # before syncing, which may begin a segment with records of its own
         self.patiently(self.journal.sync)
         self._since_snapshot += len(payload)
         self._events = tuple(events)
-        self.resumed.note(self.journal.seq, events, marks, reached)
+        self.resumed.note(seq, chain, events, marks, reached)
 
     def apply(self, effects: list[object]) -> None:
-        self.store.take(self.journal.seq, self._events, effects, self.resumed.state)
+        self.store.take(self.resumed.seq, self._events, effects, self.resumed.state, self.resumed.chain)
         now = self.clock.now_us()
         waited = now - self._flushed_us
         if (self.store.due and waited >= FLUSH_US) or waited >= QUIET_US or self.store.waiting_bytes >= FLUSH_BYTES:
@@ -129,9 +130,10 @@ class Keeper:
         if not self.journal.forgettable(before, self.keeping.most_bytes):
             return
         # Marks of closed logs would go with the records that hold them, and those logs would be read as new ones.
-        self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
+        seq = self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
+        self.resumed.seq, self.resumed.chain = seq, self.journal.chain
         self.patiently(self.journal.sync)
-        self.resumed.seq = self.store.seq = self.journal.seq
+        self.store.at(seq, self.resumed.chain)
         with contextlib.suppress(FullError):
             self.journal.forget(before, self.keeping.most_bytes)
 
@@ -242,21 +244,26 @@ def open_station(
 
 
 def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore, Resumed]:
-    """The history as the journal has it, and what the engine knew. A history that is ahead of its journal (its last records were damaged),
-    cannot be read, or stays open in another process is moved aside and made anew. Raises StoreError."""
+    """The history as the journal has it, and what the engine knew. A history made from records the journal has lost, one that cannot be read,
+    or that stays open in another process is moved aside and made anew. Raises StoreError."""
     store, why = _opened(db, journal, book, hooks, clock)
     if store is None:
-        hooks.alarm(f"{why}; the history is moved aside and made anew from the journal")
-        for path in (db, db + ".wal"):
+        aside = f"{db}.aside-{journal.epoch}"
+        older = f"; what was judged before record {journal.first} is only there" if journal.first > 1 else ""
+        hooks.alarm(f"{why}; the history is moved aside to {aside} and made anew from the journal{older}")
+        for path, to in (
+            (db, aside),
+            (db + ".wal", aside + ".wal"),
+        ):  # a log beside its file under one name: it can still be opened
             if os.path.lexists(path):
-                os.replace(path, f"{path}.aside-{journal.epoch}")
+                os.replace(path, to)
         store = LiveStore(db, book, journal.identity)
 
     def seed(r: Resumed, board: Board) -> None:
-        store.seed(r.state, board, r.seq)
+        store.seed(r.state, board, r.seq, r.chain)
 
-    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
-        store.take(seq, events, effects, state)
+    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State, chain: bytes) -> None:
+        store.take(seq, events, effects, state, chain)
         if store.waiting_bytes >= FLUSH_BYTES:
             store.flush()
 
@@ -285,10 +292,25 @@ def _opened(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) ->
         except UnreadableError as e:
             return None, str(e).splitlines()[0]
         else:
-            if store.applied <= journal.seq:
-                return store, ""
-            store.abandon()
-            return None, "the history knows of records the journal has lost"
+            why = _astray(store, journal, hooks)
+            if why:
+                store.abandon()
+                return None, why
+            return store, ""
+
+
+def _astray(store: LiveStore, journal: Journal, hooks: Hooks) -> str:
+    """Why a history is not of the records the journal holds now; nothing where it is. Numbers alone do not tell: those of a lost end are
+    given again. Raises StoreError."""
+    if store.applied > journal.seq:
+        return f"the history knows of records the journal has lost ({store.applied} of {journal.seq})"
+    if store.applied and store.applied + 1 < journal.first:
+        hooks.alarm(
+            f"the history ends at record {store.applied} and the journal begins at {journal.first}: what lay between is in neither"
+        )
+    elif store.applied_chain and chain_of(journal.folder, store.applied) not in (store.applied_chain, None):
+        return f"the history knows of records the journal has lost (record {store.applied} is another one now)"
+    return ""
 
 
 @dataclass(slots=True)
@@ -312,8 +334,8 @@ def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt
     done, identity = Rebuilt(), identity_of(journal)
     store = LiveStore(db, loaded.book, identity)
 
-    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
-        store.take(seq, events, effects, state)
+    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State, chain: bytes) -> None:
+        store.take(seq, events, effects, state, chain)
         done.seq, done.jobs = seq, done.jobs + sum(isinstance(e, JobJudged) for e in effects)
         if store.waiting_bytes >= FLUSH_BYTES:
             store.flush()

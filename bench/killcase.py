@@ -240,7 +240,7 @@ def tables(db: Path) -> dict[str, list[tuple[Any, ...]]]:
     out = {}
     for (name,) in con.execute("SELECT table_name FROM duckdb_tables() ORDER BY 1").fetchall():
         rows = con.execute(f"SELECT * FROM {name}").fetchall()
-        out[name] = sorted(r for r in map(repr, rows) if not r.startswith(("('journal'", "('applied'")))
+        out[name] = sorted(r for r in map(repr, rows) if not r.startswith(("('journal'", "('applied'", "('chain'")))
     con.close()
     return out
 

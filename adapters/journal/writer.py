@@ -20,8 +20,8 @@ import orjson
 
 from defib.adapters.journal import place
 from defib.adapters.journal.frames import GENESIS, Bad, Record, frame, records
-from defib.adapters.journal.place import FullError
 from defib.adapters.journal.segments import ENDING, DamageError, Segment, bytes_of, segments
+from defib.adapters.room import FULL, FullError
 from defib.engine.words import StoreError
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -77,6 +77,11 @@ class Journal:
     def first(self) -> int:
         """The number of the oldest record that is still there."""
         return segments(self.folder)[0].first
+
+    @property
+    def chain(self) -> bytes:
+        """The chain of the record appended last."""
+        return self._chain
 
     @property
     def size(self) -> int:
@@ -164,7 +169,7 @@ class Journal:
             os.ftruncate(self._fd, self._size)
         except OSError:
             self._dead = True
-        self._dead |= e.errno not in place.FULL
+        self._dead |= e.errno not in FULL
 
     def _begin(self) -> None:
         """The next segment, with its first record. Raises OSError; nothing is left of it then."""
