@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -140,8 +141,8 @@ def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | Non
             box.append(e)
 
     worker = threading.Thread(target=work, daemon=True)
-    worker.start()
     try:
+        worker.start()
         while worker.is_alive():
             worker.join(0.1)
     except KeyboardInterrupt:
@@ -150,7 +151,8 @@ def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | Non
         if worker.is_alive() or not sys.stdin.isatty():
             # The library's threads may still be winding down and abort the interpreter's exit; the history is open read-only, so
             # nothing is lost by leaving at once.
-            sys.stdout.flush()
+            with contextlib.suppress(OSError):  # its reader may be gone too
+                sys.stdout.flush()
             os._exit(130)
         raise
     if isinstance(box[0], Exception):
@@ -160,8 +162,6 @@ def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | Non
 
 def _prompt(con: Any, args: Any) -> int:
     """Read statements until end of input; a statement ends with a semicolon or an empty line."""
-    import contextlib
-
     import duckdb
 
     with contextlib.suppress(ImportError):
