@@ -18,17 +18,16 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from defib.adapters import rulefiles, sqlwire
 from defib.adapters.attach import hang_up, serve
-from defib.adapters.board import Board
-from defib.adapters.duck import BusyError, UnreadableError
+from defib.adapters.bringup import Hooks, bring_up
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
-from defib.adapters.journal.resume import Resumed, fold, marks_of, resume
-from defib.adapters.journal.segments import DamageError, chain_of, identity_of
+from defib.adapters.journal.resume import Resumed, fold, marks_of
+from defib.adapters.journal.segments import DamageError, identity_of
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
@@ -45,8 +44,6 @@ from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
 QUIET_US = 30_000_000  # a commit that changed nothing anybody can see waits so long
-SECOND_US = 1_000_000
-BUSY_US = 30 * SECOND_US  # a process that reads the history is waited for so long
 FULL_US = 5_000_000  # between two tries on a full disk
 T = TypeVar("T")
 
@@ -63,16 +60,6 @@ class Keeping:
     limits: Limits = field(default_factory=Limits)
 
 
-class Hooks(Protocol):
-    """What a station asks of whoever runs it."""
-
-    def asked(self) -> bool:
-        """Whether it is to end now, leaving jobs open."""
-
-    def alarm(self, text: str) -> None:
-        """Something a person must know: a full disk, a journal that was mended."""
-
-
 @dataclass(slots=True)
 class Keeper:
     """The `Log` and the `Sink` of a drive: journal first, then the history, then whoever listens."""
@@ -85,6 +72,8 @@ class Keeper:
     keeping: Keeping
     ears: Sink
     snapped_us: int = 0
+    waiting_since_us: int | None = None  # for room on the disk
+    kept_long: str = ""  # why old segments could not be deleted
     _events: Sequence[Event] = ()
     _flushed_us: int = 0
     _since_snapshot: int = 0
@@ -127,15 +116,25 @@ class Keeper:
 
     def _forget(self) -> None:
         before = min([*self.resumed.opened.values(), self.resumed.seq])
-        if not self.journal.forgettable(before, self.keeping.most_bytes):
+        try:
+            if self.journal.forgettable(before, self.keeping.most_bytes):
+                self._forget_before(before)
+        except FullError:
             return
+        except StoreError as e:  # a journal that grows is better than a watch that ends
+            if self.kept_long != str(e):
+                self.kept_long = str(e)
+                self.hooks.alarm(f"old segments of the journal are kept, they cannot be deleted: {e}")
+        else:
+            self.kept_long = ""
+
+    def _forget_before(self, before: int) -> None:
         # Marks of closed logs would go with the records that hold them, and those logs would be read as new ones.
         seq = self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
         self.resumed.seq, self.resumed.chain = seq, self.journal.chain
         self.patiently(self.journal.sync)
         self.store.at(seq, self.resumed.chain)
-        with contextlib.suppress(FullError):
-            self.journal.forget(before, self.keeping.most_bytes)
+        self.journal.forget(before, self.keeping.most_bytes)
 
     def patiently(self, act: Callable[[], T]) -> T:
         """Do it, however long the disk stays full. Asked to end meanwhile: give up the reserve, try once more. Raises StoreError."""
@@ -145,14 +144,15 @@ class Keeper:
                 done = act()
             except FullError as e:
                 if not told:
+                    told, self.waiting_since_us = True, self.clock.now_us()
                     self.hooks.alarm(f"{e}; nothing is read until there is room, nothing acknowledged is lost")
-                told = True
                 if self.hooks.asked():
                     self.journal.make_room()
                     return act()
                 self.clock.sleep_us(FULL_US)
                 continue
             if told:
+                self.waiting_since_us = None
                 self.journal.keep_room()
                 self.hooks.alarm("there is room again; going on")
             return done
@@ -232,85 +232,19 @@ def open_station(
         store, resumed = bring_up(os.path.join(folder, NAME), journal, loaded.book, hooks, clock or SystemClock())
         clock = clock or SystemClock(resumed.state.live.now_us or 0)
         keeper = Keeper(journal, store, resumed, clock, hooks, keeping, ears, snapped_us=clock.now_us())
-        keeper.flush()
+        store.flush()  # a disk that is full from the start is told to whoever starts us, not waited out
+        if not journal.reserved:
+            hooks.alarm("there is no room to keep in reserve: the disk is nearly full")
         server = SqlServer(sqlwire.socket_of(os.path.join(folder, NAME)), store.cursor, keeping.limits)
-    except BaseException:
+    except BaseException as e:
         if store is not None:
             store.abandon()
         with contextlib.suppress(DefibError):
             journal.close()
+        if isinstance(e, FullError):
+            raise FullError(f"{e}\n    mend: make room on its disk, then start again") from e
         raise
     return Station(keeper, server, Observer(loaded.book, loaded.databases), resumed.state)
-
-
-def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore, Resumed]:
-    """The history as the journal has it, and what the engine knew. A history made from records the journal has lost, one that cannot be read,
-    or that stays open in another process is moved aside and made anew. Raises StoreError."""
-    store, why = _opened(db, journal, book, hooks, clock)
-    if store is None:
-        aside = f"{db}.aside-{journal.epoch}"
-        older = f"; what was judged before record {journal.first} is only there" if journal.first > 1 else ""
-        hooks.alarm(f"{why}; the history is moved aside to {aside} and made anew from the journal{older}")
-        for path, to in (
-            (db, aside),
-            (db + ".wal", aside + ".wal"),
-        ):  # a log beside its file under one name: it can still be opened
-            if os.path.lexists(path):
-                os.replace(path, to)
-        store = LiveStore(db, book, journal.identity)
-
-    def seed(r: Resumed, board: Board) -> None:
-        store.seed(r.state, board, r.seq, r.chain)
-
-    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State, chain: bytes) -> None:
-        store.take(seq, events, effects, state, chain)
-        if store.waiting_bytes >= FLUSH_BYTES:
-            store.flush()
-
-    try:
-        return store, resume(journal.folder, book, journal.identity, store.applied, seed, take)
-    except BaseException:
-        store.abandon()
-        raise
-
-
-def _opened(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore | None, str]:
-    """The history as it is, or why it cannot be used. Who only reads it for a moment is waited for. Raises StoreError."""
-    waited = 0
-    while True:
-        try:
-            store = LiveStore(db, book, journal.identity)
-        except BusyError as e:
-            if waited == 0:
-                hooks.alarm(f"{e}; waiting for it to be closed")
-            if hooks.asked() or (waited >= BUSY_US and journal.first > 1):
-                raise  # older records are in the history only
-            if waited >= BUSY_US:
-                return None, str(e).splitlines()[0]
-            clock.sleep_us(SECOND_US)
-            waited += SECOND_US
-        except UnreadableError as e:
-            return None, str(e).splitlines()[0]
-        else:
-            why = _astray(store, journal, hooks)
-            if why:
-                store.abandon()
-                return None, why
-            return store, ""
-
-
-def _astray(store: LiveStore, journal: Journal, hooks: Hooks) -> str:
-    """Why a history is not of the records the journal holds now; nothing where it is. Numbers alone do not tell: those of a lost end are
-    given again. Raises StoreError."""
-    if store.applied > journal.seq:
-        return f"the history knows of records the journal has lost ({store.applied} of {journal.seq})"
-    if store.applied and store.applied + 1 < journal.first:
-        hooks.alarm(
-            f"the history ends at record {store.applied} and the journal begins at {journal.first}: what lay between is in neither"
-        )
-    elif store.applied_chain and chain_of(journal.folder, store.applied) not in (store.applied_chain, None):
-        return f"the history knows of records the journal has lost (record {store.applied} is another one now)"
-    return ""
 
 
 @dataclass(slots=True)

@@ -121,7 +121,7 @@ def failed(path: str, e: duckdb.Error, size: int = 0) -> StoreError:
     text = f"{path}: {str(e).splitlines()[0]}"
     folder = os.path.dirname(os.path.abspath(path))
     if path != ":memory:" and isinstance(e, DISK) and not takes(folder, WRITE_BYTES + 2 * size):
-        return FullError(f"{text}\n    mend: make room on the disk of {folder}")
+        return FullError(text)
     return StoreError(text)
 
 

@@ -67,10 +67,10 @@ def incidents(args: Any) -> int:
 def _listing(args: Any, query: str, schema: str) -> int:
     from defib.adapters.history import open_history
 
-    con = open_history(args.db)
-    result = ask(con, args.db, query, [args.job] * 6)
-    names = [d[0] for d in result.description]
-    rows_out(names, result.fetchall(), args, schema, DROP)
+    with contextlib.closing(open_history(args.db)) as con:
+        result = ask(con, args.db, query, [args.job] * 6)
+        names, rows = [d[0] for d in result.description], result.fetchall()
+    rows_out(names, rows, args, schema, DROP)
     return 0
 
 
@@ -109,14 +109,15 @@ def sql(args: Any) -> int:
     from defib.adapters.history import open_history
 
     con = open_history(args.db)
-    if args.query is None and sys.stdin.isatty():
-        return _prompt(con, args)
-    query = decodable(args.query) if args.query is not None else sys.stdin.read()
     try:
-        return _run(con, query, args)
+        if args.query is None and sys.stdin.isatty():
+            return _prompt(con, args)
+        return _run(con, decodable(args.query) if args.query is not None else sys.stdin.read(), args)
     except duckdb.Error as e:
         print("\n".join(safe(line) for line in str(e).splitlines()), file=sys.stderr)
         return 2
+    finally:
+        con.close()
 
 
 def _run(con: Any, query: str, args: Any) -> int:

@@ -67,7 +67,14 @@ def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watc
     service = Service(config, rules, lambda: trust.faults(rules), group)
     if args.config is None:
         service.log.level = "error"  # a person at a terminal sees the changes of health
-    say = service.alarm if args.config is not None else alarm
+
+    def say(text: str) -> None:
+        if args.config is not None:
+            service.alarm(text)
+        else:
+            alarm(text)
+            service.note(text)
+
     return daemon.watch(options, folder, ears, say, keeping, service=service)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -75,7 +76,11 @@ def from_history(what: str, db: str) -> list[dict[str, Any]]:
 def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
     from defib.adapters.history import open_history
 
-    con = open_history(db)
+    with contextlib.closing(open_history(db)) as con:
+        return _stories_of(con, db, what)
+
+
+def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
     attempts = _dicts(ask(con, db, STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:
@@ -117,7 +122,6 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
                 key,
             )
         )
-    con.close()
     return list(last.values())
 
 

@@ -182,7 +182,7 @@ def sync_folder(folder: str) -> None:
 def failed(e: OSError, path: str) -> StoreError:
     """What a failed call means: a full disk can be waited for, anything else cannot."""
     text = f"{_told(path)}: {e.strerror or e}"
-    if e.errno in FULL:
+    if e.errno in FULL:  # waited for, or told with a mend by whoever cannot
         return FullError(text)
     return StoreError(f"{text}\n    mend: look at the disk (dmesg); what was acknowledged before is in the journal")
 
