@@ -37,7 +37,12 @@ def only_reading(cursor: Any, text: str, values: list[Any]) -> Any:
             raise RefusedError(ONE)
         _judge(cursor, inner.query, values)
     elif kind == duckdb.StatementType.SELECT:
-        _judge(cursor, statement.query, values)
+        try:
+            _judge(cursor, statement.query, values)
+        except duckdb.Error:
+            # What cannot be planned cannot be run: this only tells what is wrong with the text as it was given.
+            cursor.execute(statement.query, values or None)
+            raise
     else:
         raise RefusedError(ONE)
     return statement

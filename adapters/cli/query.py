@@ -98,7 +98,8 @@ def _lacks(con: Any) -> str | None:
     except (duckdb.Error, TypeError, ValueError):
         return "not a defib history; 'defib replay LOGS…' makes one"
     if written < VERSION:
-        return f"written by an earlier defib (schema {written}); the next 'defib replay LOGS…' into it brings it up to date"
+        mend = "the next 'defib replay LOGS…' into it, or the next start of its watch, brings it up to date"
+        return f"written by an earlier defib (schema {written}); {mend}"
     return None
 
 

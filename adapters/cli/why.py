@@ -94,7 +94,9 @@ def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
     for a in last.values():
         key = [a["attempt_id"]]
         a["evidence"] = _dicts(
-            con.execute(
+            ask(
+                con,
+                db,
                 "SELECT e.*, s.path FROM evidence e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
                 key,
             )
@@ -102,22 +104,28 @@ def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
         a["files"] = [
             r["path"]
             for r in _dicts(
-                con.execute(
+                ask(
+                    con,
+                    db,
                     "SELECT path FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path",
                     key,
                 )
             )
         ]
         a["tails"] = _dicts(
-            con.execute(
+            ask(
+                con,
+                db,
                 "SELECT path, lines, tail FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path LIMIT 3",
                 key,
             )
         )
-        incident = _dicts(con.execute("SELECT * FROM incidents WHERE attempt_id = ?", key))
+        incident = _dicts(ask(con, db, "SELECT * FROM incidents WHERE attempt_id = ?", key))
         a["incident"] = incident[0] if incident else None
         a["episodes"] = _dicts(
-            con.execute(
+            ask(
+                con,
+                db,
                 "SELECT e.*, s.path FROM episodes e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
                 key,
             )
