@@ -59,6 +59,16 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
 
     parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)
     parts.status["journal"] = lambda: _journal(k)
+    quota = drive.quota
+    if quota is not None:
+        parts.status["limits"] = lambda: (
+            {"jobs_over": quota.jobs_over(), "records_not_kept": quota.over} if quota.over else None
+        )
+        service.registry.gauge(
+            "defib_records_not_kept",
+            "Records of running jobs over their limit, counted only.",
+            lambda: float(quota.over),
+        )
     service.registry.gauge("defib_journal_sequence", "Records in the journal.", lambda: float(k.journal.seq))
     service.registry.gauge("defib_journal_bytes", "Size of the journal.", lambda: float(k.journal.size))
     service.registry.gauge(

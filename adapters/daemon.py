@@ -40,6 +40,8 @@ from defib.engine.core import Effect, Event, JobJudged, State
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
 from defib.engine.ports import Marked, Reached, Sink, Source
+from defib.engine.quota import SOURCE as QUOTA
+from defib.engine.quota import Quota
 from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
@@ -58,6 +60,7 @@ class Keeping:
     snapshot_bytes: int = 32 * 1024**2
     snapshot_us: int = 600_000_000
     limits: Limits = field(default_factory=Limits)
+    job_records: int = 5_000_000  # of one job; what is beyond is counted. 0: no limit
 
 
 @dataclass(slots=True)
@@ -175,7 +178,11 @@ class Station:
     def drive(self) -> Drive:
         """The loop that `run` turns."""
         k = self.keeper
-        return Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
+        quota = Quota(self.state, k.keeping.job_records) if k.keeping.job_records else None
+        if quota is not None:
+            quota.restore(k.resumed.kept(QUOTA))
+        r = k.resumed
+        return Drive(self.observer, self.state, k, log=k, resumed=r.streams, next_stream=r.next_stream, quota=quota)
 
     def run(self, source: Source, drive: Drive | None = None) -> None:
         """Until the source is done or the hooks ask to end. Raises StoreError."""

@@ -39,6 +39,8 @@ def only_reading(cursor: Any, text: str, values: list[Any]) -> Any:
     elif kind == duckdb.StatementType.SELECT:
         try:
             _judge(cursor, statement.query, values)
+        except duckdb.TransactionException:  # it would write
+            raise
         except duckdb.Error:
             # What cannot be planned cannot be run: this only tells what is wrong with the text as it was given.
             cursor.execute(statement.query, values or None)

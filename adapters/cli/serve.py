@@ -63,7 +63,11 @@ def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watc
     )
     group = args.sql_group if args.sql_group is not None else _gid(config)
     os.umask(0o077)  # what logs say is nobody else's business
-    keeping = daemon.Keeping(most_bytes=config("state", "retention"), limits=SqlLimits(group=group))
+    keeping = daemon.Keeping(
+        most_bytes=config("state", "retention"),
+        limits=SqlLimits(group=group),
+        job_records=config("limits", "job_records"),
+    )
     service = Service(config, rules, lambda: trust.faults(rules), group)
     if args.config is None:
         service.log.level = "error"  # a person at a terminal sees the changes of health
