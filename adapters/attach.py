@@ -16,12 +16,23 @@ from defib.adapters.config.load import Config
 from defib.adapters.mounts.source import Mounts
 from defib.adapters.rescue import Rescue, checked, rescue_of
 from defib.adapters.service import Parts, Service
+from defib.adapters.show import when
 from defib.adapters.slurm.calls import Commands
 from defib.adapters.slurm.reader import Scheduler
 from defib.adapters.tail.source import TailSource
 from defib.engine.drive import Drive
 from defib.engine.roster import Roster
 from defib.engine.rulebook import Rulebook
+
+
+def _journal(k: Any) -> dict[str, Any]:
+    """Its part of the status; what is wrong with it is there only while it is."""
+    out: dict[str, Any] = {"sequence": k.journal.seq, "durable": k.journal.durable, "bytes": k.journal.size}
+    if k.waiting_since_us is not None:
+        out["waiting_for_room_since"] = when(k.waiting_since_us)
+    if k.kept_long:
+        out["not_deleted"] = k.kept_long
+    return out
 
 
 @contextlib.contextmanager
@@ -49,9 +60,22 @@ def serve(service: Service, source: Mounts | TailSource, drive: Drive, k: Any, f
         k.snapshot()
 
     parts = Parts(source, drive, drive.state, k.clock.now_us, folder, took_over)
-    parts.status["journal"] = lambda: {"sequence": k.journal.seq, "bytes": k.journal.size}
+    parts.status["journal"] = lambda: _journal(k)
+    quota = drive.quota
+    if quota is not None:
+        parts.status["limits"] = lambda: (
+            {"jobs_over": quota.jobs_over(), "records_not_kept": quota.over} if quota.over else None
+        )
+        service.registry.gauge(
+            "defib_records_not_kept",
+            "Records of running jobs over their limit, counted only.",
+            lambda: float(quota.over),
+        )
     service.registry.gauge("defib_journal_sequence", "Records in the journal.", lambda: float(k.journal.seq))
     service.registry.gauge("defib_journal_bytes", "Size of the journal.", lambda: float(k.journal.size))
+    service.registry.gauge(
+        "defib_journal_waiting", "1 while the state's disk is full.", lambda: float(k.waiting_since_us is not None)
+    )
     if config("slurm", "enabled"):
         parts.scheduler = cluster_of(config, source, service)
         parts.scheduler.before = drive.state.live.told_of()

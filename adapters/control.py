@@ -27,7 +27,7 @@ from defib.adapters.act.people import Sign
 from defib.adapters.act.ports import ExecutorPort, Ports
 from defib.adapters.act.spool import Letter, Spool
 from defib.adapters.journal import place
-from defib.adapters.journal.place import FullError
+from defib.adapters.room import FullError
 from defib.engine.jobs import ClusterFacts, ClusterRead, NodeFacts
 from defib.engine.recover import machine
 from defib.engine.recover.desk import Desk, Rules, case_id, name

@@ -18,23 +18,22 @@ import os
 import signal
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from defib.adapters import rulefiles, sqlwire
 from defib.adapters.act import audit
 from defib.adapters.acts import Acts, load
 from defib.adapters.attach import hang_up, serve
-from defib.adapters.board import Board
-from defib.adapters.duck import BusyError, UnreadableError
+from defib.adapters.bringup import Hooks, bring_up
 from defib.adapters.history import NAME
 from defib.adapters.journal import place, snapshot
 from defib.adapters.journal.codec import EVENTS, encode
-from defib.adapters.journal.place import FullError
-from defib.adapters.journal.resume import Resumed, fold, marks_of, resume
+from defib.adapters.journal.resume import Resumed, fold, marks_of
 from defib.adapters.journal.segments import DamageError, identity_of, segments
 from defib.adapters.journal.writer import Journal
 from defib.adapters.journal.writer import salvage as cut_at
 from defib.adapters.livestore import FLUSH_BYTES, LiveStore
+from defib.adapters.room import FullError
 from defib.adapters.service import Service
 from defib.adapters.sqlserver import Limits, SqlServer
 from defib.adapters.tail.clock import Clock, SystemClock
@@ -43,12 +42,12 @@ from defib.engine.core import Effect, Event, JobJudged, State
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
 from defib.engine.ports import Marked, Reached, Sink, Source
+from defib.engine.quota import SOURCE as QUOTA
+from defib.engine.quota import Quota
 from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
 QUIET_US = 30_000_000  # a commit that changed nothing anybody can see waits so long
-SECOND_US = 1_000_000
-BUSY_US = 30 * SECOND_US  # a process that reads the history is waited for so long
 FULL_US = 5_000_000  # between two tries on a full disk
 T = TypeVar("T")
 
@@ -63,16 +62,7 @@ class Keeping:
     snapshot_bytes: int = 32 * 1024**2
     snapshot_us: int = 600_000_000
     limits: Limits = field(default_factory=Limits)
-
-
-class Hooks(Protocol):
-    """What a station asks of whoever runs it."""
-
-    def asked(self) -> bool:
-        """Whether it is to end now, leaving jobs open."""
-
-    def alarm(self, text: str) -> None:
-        """Something a person must know: a full disk, a journal that was mended."""
+    job_records: int = 5_000_000  # of one job; what is beyond is counted. 0: no limit
 
 
 @dataclass(slots=True)
@@ -87,20 +77,23 @@ class Keeper:
     keeping: Keeping
     ears: Sink
     snapped_us: int = 0
+    waiting_since_us: int | None = None  # for room on the disk
+    kept_long: str = ""  # why old segments could not be deleted
     _events: Sequence[Event] = ()
     _flushed_us: int = 0
     _since_snapshot: int = 0
 
     def commit(self, events: Sequence[Any], marks: Sequence[Marked], reached: Sequence[Reached]) -> None:
         payload = encode(events, marks, reached)
-        self.journal.append(EVENTS, payload)
+        seq = self.journal.append(EVENTS, payload)
+        chain = self.journal.chain  # before syncing, which may begin a segment with records of its own
         self.patiently(self.journal.sync)
         self._since_snapshot += len(payload)
         self._events = tuple(events)
-        self.resumed.note(self.journal.seq, events, marks, reached)
+        self.resumed.note(seq, chain, events, marks, reached)
 
     def apply(self, effects: list[object]) -> None:
-        self.store.take(self.journal.seq, self._events, effects, self.resumed.state)
+        self.store.take(self.resumed.seq, self._events, effects, self.resumed.state, self.resumed.chain)
         now = self.clock.now_us()
         waited = now - self._flushed_us
         if (self.store.due and waited >= FLUSH_US) or waited >= QUIET_US or self.store.waiting_bytes >= FLUSH_BYTES:
@@ -128,14 +121,25 @@ class Keeper:
 
     def _forget(self) -> None:
         before = min([*self.resumed.opened.values(), self.resumed.seq])
-        if not self.journal.forgettable(before, self.keeping.most_bytes):
+        try:
+            if self.journal.forgettable(before, self.keeping.most_bytes):
+                self._forget_before(before)
+        except FullError:
             return
+        except StoreError as e:  # a journal that grows is better than a watch that ends
+            if self.kept_long != str(e):
+                self.kept_long = str(e)
+                self.hooks.alarm(f"old segments of the journal are kept, they cannot be deleted: {e}")
+        else:
+            self.kept_long = ""
+
+    def _forget_before(self, before: int) -> None:
         # Marks of closed logs would go with the records that hold them, and those logs would be read as new ones.
-        self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
+        seq = self.journal.append(EVENTS, encode([], marks_of(self.resumed), []))
+        self.resumed.seq, self.resumed.chain = seq, self.journal.chain
         self.patiently(self.journal.sync)
-        self.resumed.seq = self.store.seq = self.journal.seq
-        with contextlib.suppress(FullError):
-            self.journal.forget(before, self.keeping.most_bytes)
+        self.store.at(seq, self.resumed.chain)
+        self.journal.forget(before, self.keeping.most_bytes)
 
     def patiently(self, act: Callable[[], T]) -> T:
         """Do it, however long the disk stays full. Asked to end meanwhile: give up the reserve, try once more. Raises StoreError."""
@@ -145,14 +149,15 @@ class Keeper:
                 done = act()
             except FullError as e:
                 if not told:
+                    told, self.waiting_since_us = True, self.clock.now_us()
                     self.hooks.alarm(f"{e}; nothing is read until there is room, nothing acknowledged is lost")
-                told = True
                 if self.hooks.asked():
                     self.journal.make_room()
                     return act()
                 self.clock.sleep_us(FULL_US)
                 continue
             if told:
+                self.waiting_since_us = None
                 self.journal.keep_room()
                 self.hooks.alarm("there is room again; going on")
             return done
@@ -175,7 +180,11 @@ class Station:
     def drive(self) -> Drive:
         """The loop that `run` turns."""
         k = self.keeper
-        return Drive(self.observer, self.state, k, log=k, resumed=k.resumed.streams, next_stream=k.resumed.next_stream)
+        quota = Quota(self.state, k.keeping.job_records) if k.keeping.job_records else None
+        if quota is not None:
+            quota.restore(k.resumed.kept(QUOTA))
+        r = k.resumed
+        return Drive(self.observer, self.state, k, log=k, resumed=r.streams, next_stream=r.next_stream, quota=quota)
 
     def run(self, source: Source, drive: Drive | None = None) -> None:
         """Until the source is done or the hooks ask to end. Raises StoreError."""
@@ -232,66 +241,19 @@ def open_station(
         store, resumed = bring_up(os.path.join(folder, NAME), journal, loaded.book, hooks, clock or SystemClock())
         clock = clock or SystemClock(resumed.state.live.now_us or 0)
         keeper = Keeper(journal, store, resumed, clock, hooks, keeping, ears, snapped_us=clock.now_us())
-        keeper.flush()
+        store.flush()  # a disk that is full from the start is told to whoever starts us, not waited out
+        if not journal.reserved:
+            hooks.alarm("there is no room to keep in reserve: the disk is nearly full")
         server = SqlServer(sqlwire.socket_of(os.path.join(folder, NAME)), store.cursor, keeping.limits)
-    except BaseException:
+    except BaseException as e:
         if store is not None:
             store.abandon()
         with contextlib.suppress(DefibError):
             journal.close()
+        if isinstance(e, FullError):
+            raise FullError(f"{e}\n    mend: make room on its disk, then start again") from e
         raise
     return Station(keeper, server, Observer(loaded.book, loaded.databases), resumed.state)
-
-
-def bring_up(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore, Resumed]:
-    """The history as the journal has it, and what the engine knew. A history that is ahead of its journal (its last records were damaged),
-    cannot be read, or stays open in another process is moved aside and made anew. Raises StoreError."""
-    store, why = _opened(db, journal, book, hooks, clock)
-    if store is None:
-        hooks.alarm(f"{why}; the history is moved aside and made anew from the journal")
-        for path in (db, db + ".wal"):
-            if os.path.lexists(path):
-                os.replace(path, f"{path}.aside-{journal.epoch}")
-        store = LiveStore(db, book, journal.identity)
-    store.beside = Acts(store.meta)
-
-    def seed(r: Resumed, board: Board) -> None:
-        store.seed(r.state, board, r.seq)
-
-    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
-        store.take(seq, events, effects, state)
-        if store.waiting_bytes >= FLUSH_BYTES:
-            store.flush()
-
-    try:
-        return store, resume(journal.folder, book, journal.identity, store.applied, seed, take)
-    except BaseException:
-        store.abandon()
-        raise
-
-
-def _opened(db: str, journal: Journal, book: Any, hooks: Hooks, clock: Clock) -> tuple[LiveStore | None, str]:
-    """The history as it is, or why it cannot be used. Who only reads it for a moment is waited for. Raises StoreError."""
-    waited = 0
-    while True:
-        try:
-            store = LiveStore(db, book, journal.identity)
-        except BusyError as e:
-            if waited == 0:
-                hooks.alarm(f"{e}; waiting for it to be closed")
-            if hooks.asked() or (waited >= BUSY_US and journal.first > 1):
-                raise  # older records are in the history only
-            if waited >= BUSY_US:
-                return None, str(e).splitlines()[0]
-            clock.sleep_us(SECOND_US)
-            waited += SECOND_US
-        except UnreadableError as e:
-            return None, str(e).splitlines()[0]
-        else:
-            if store.applied <= journal.seq:
-                return store, ""
-            store.abandon()
-            return None, "the history knows of records the journal has lost"
 
 
 @dataclass(slots=True)
@@ -315,8 +277,8 @@ def rebuild(folder: str, db: str, loaded: Any, salvage: bool = False) -> Rebuilt
     done, identity = Rebuilt(), identity_of(journal)
     store = LiveStore(db, loaded.book, identity)
 
-    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
-        store.take(seq, events, effects, state)
+    def take(seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State, chain: bytes) -> None:
+        store.take(seq, events, effects, state, chain)
         done.seq, done.jobs = seq, done.jobs + sum(isinstance(e, JobJudged) for e in effects)
         if store.waiting_bytes >= FLUSH_BYTES:
             store.flush()

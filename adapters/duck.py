@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
+import fcntl
 import os
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -19,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from defib.adapters import rows, schema
+from defib.adapters.room import FullError, takes
 from defib.adapters.show import printable
 from defib.adapters.views import VIEWS
 from defib.engine.core import Append, JobJudged, StreamRead, StreamSeen
@@ -35,6 +39,18 @@ class UnreadableError(StoreError):
     """The file is no history DuckDB can open."""
 
 
+# What DuckDB raises where a disk refuses a write: at once, at a commit, or from then on; or where no spill file could be written.
+DISK = (
+    duckdb.IOException,
+    duckdb.FatalException,
+    duckdb.InternalException,
+    duckdb.TransactionException,
+    duckdb.OutOfMemoryException,
+)
+WRITE_BYTES = 32 * 1024 * 1024  # a commit with the checkpoint it may bring
+TRIES = 3
+
+
 STAGE_BYTES = 16 * 1024 * 1024
 JOBS_TOGETHER = 64
 
@@ -47,26 +63,66 @@ def connect(path: str, *, read_only: bool, memory: str | None = None) -> duckdb.
         raise StoreError(f"{printable(path)}: the name of a history must be UTF-8") from e
     if read_only and not os.path.exists(path):
         raise StoreError(f"{path}: no history here; run 'defib replay LOGS…' first, or name one with --db")
+    fresh = not os.path.lexists(path)
     options: dict[str, Any] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
         "memory_limit": memory or ("512MB" if read_only else "128MB"),
         "threads": 2,
     }
+    for left in reversed(range(TRIES)):
+        try:
+            con = duckdb.connect(path, read_only=read_only and path != ":memory:", config=options)
+            con.execute("SET enable_external_access = false")
+            con.execute("SET lock_configuration = true")
+        except duckdb.Error as e:
+            why = _refused(path, e, read_only)
+            if isinstance(why, UnreadableError) and isinstance(e, duckdb.IOException) and left:
+                time.sleep(0.05)  # whoever held it may have let go before we looked
+                continue
+            if fresh and isinstance(why, FullError):  # what was only begun would be no history at the next start
+                for part in (path, path + ".wal"):
+                    with contextlib.suppress(OSError):
+                        os.unlink(part)
+            raise why from e
+        else:
+            return con
+    raise AssertionError("the last try returns or raises")
+
+
+def _refused(path: str, e: duckdb.Error, read_only: bool) -> StoreError:
+    """What it means that a history cannot be opened: judged by the lock on it and the room on its disk, not by words of the message."""
+    said = f"{path}: {str(e).splitlines()[0]}"
+    if isinstance(e, duckdb.IOException) and _held(path, read_only):
+        return BusyError(f"{said}\n    mend: another process holds it; wait or use another --db")
+    if not read_only and path != ":memory:" and isinstance(failure := failed(path, e), FullError):
+        return failure
+    return UnreadableError(f"{said}\n    mend: is it a DuckDB file of this version, and may you read it?")
+
+
+def _held(path: str, read_only: bool) -> bool:
+    """Whether another process has locked the file against us. Closing it here would drop locks of our own process, but DuckDB has just
+    refused to open it, so there are none."""
     try:
-        con = duckdb.connect(path, read_only=read_only and path != ":memory:", config=options)
-        con.execute("SET enable_external_access = false")
-        con.execute("SET lock_configuration = true")
-    except duckdb.Error as e:
-        said = str(e).splitlines()[0]
-        mend = (
-            "another process holds it; wait or use another --db"
-            if "lock" in said.lower()
-            else "is it a DuckDB file of this version, and may you read it?"
-        )
-        kind = BusyError if "lock" in said.lower() else UnreadableError
-        raise kind(f"{path}: {said}\n    mend: {mend}") from e
-    return con
+        fd = os.open(path, (os.O_RDONLY if read_only else os.O_RDWR) | os.O_CLOEXEC | os.O_NONBLOCK)
+    except OSError:
+        return False
+    try:
+        fcntl.lockf(fd, (fcntl.LOCK_SH if read_only else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except OSError as e:
+        return e.errno in (errno.EAGAIN, errno.EACCES)
+    finally:
+        os.close(fd)
+    return False
+
+
+def failed(path: str, e: duckdb.Error, size: int = 0) -> StoreError:
+    """What a failed call of DuckDB's means: FullError where the disk takes no more. size: what was to be written."""
+    text = f"{path}: {str(e).splitlines()[0]}"
+    folder = os.path.dirname(os.path.abspath(path))
+    if path != ":memory:" and isinstance(e, DISK) and not takes(folder, WRITE_BYTES + 2 * size):
+        return FullError(text)
+    return StoreError(text)
 
 
 class DuckStore:
@@ -100,7 +156,7 @@ class DuckStore:
             with contextlib.suppress(duckdb.Error):
                 self.con.execute("ROLLBACK")
             if isinstance(e, duckdb.Error):
-                raise StoreError(f"{self._path}: {str(e).splitlines()[0]}") from e
+                raise failed(self._path, e) from e
             raise
 
     def _bring_up(self) -> None:
@@ -132,12 +188,6 @@ class DuckStore:
             now["journal"] = self._journal
         for key, value in now.items():
             self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
-        self._tell_rules()
-
-    def renew(self, book: Rulebook) -> None:
-        """Other rules from now on; their classes and policies are told."""
-        self._book = book
-        self.con.execute("INSERT OR REPLACE INTO meta VALUES ('rules', ?)", [book.hash])
         self._tell_rules()
 
     def _tell_rules(self) -> None:

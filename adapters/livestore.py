@@ -1,8 +1,9 @@
 """The history while its jobs still run: every commit of the journal becomes rows, at most a moment later.
 
 In: commits with their numbers, in order. Out: rows, written in batches; the number of the last commit whose rows are in the database is
-written with them in one transaction (`meta`: applied). Always holds: a commit's rows are in the database once, whatever dies when; commits
-up to `applied` are taken in without being written; the rows depend on the commits alone, so a rebuilt database is the same.
+written with them in one transaction (`meta`: applied, and chain, by which it is told from another commit of the same number). Always holds: a
+commit's rows are in the database once, whatever dies when; commits up to `applied` are taken in without being written; the rows depend
+on the commits alone, so a rebuilt database is the same.
 
 After a failed write the connection is dropped: what a broken handle says is not believed. The new one tells what was applied, and what
 was not is written again. A full disk is a `FullError`: `flush` can be called again when there is room.
@@ -11,7 +12,6 @@ was not is written again. A full disk is a `FullError`: `flush` can be called ag
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Protocol
@@ -22,15 +22,14 @@ import pyarrow.compute as pc
 
 from defib.adapters import rows
 from defib.adapters.board import Board, health_row
-from defib.adapters.duck import DuckStore, connect, stored
-from defib.adapters.journal.place import ROOM_MIN, FullError
+from defib.adapters.duck import DuckStore, connect, failed, stored
+from defib.adapters.room import FullError
 from defib.engine.core import Append, Event, HealthChanged, JobJudged, State, StreamRead, StreamSeen, read_of
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import JobKey, StoreError
 
 FLUSH_BYTES = 16 * 1024 * 1024
 MEMORY = "512MB"  # the writer's and that of questions asked meanwhile
-BROKEN = (duckdb.FatalException, duckdb.InternalException, duckdb.IOException)
 
 
 class Beside(Protocol):
@@ -54,33 +53,47 @@ class LiveStore(DuckStore):
         super().__init__(path, book, journal, MEMORY)
         self._asked = self.con.cursor()
         self.applied = int(self.meta.get("applied", 0))
-        self.seq = 0
+        # Chain of that commit in the journal it was made from; nothing in a history of a version that did not keep it.
+        self.applied_chain = bytes.fromhex(self.meta.get("chain", ""))
+        self.seq, self.chain = 0, b""
         self.board = Board()
         self.beside: Beside | None = None
         self.waiting_bytes = 0
         self._ended: dict[JobKey, dict[int, StreamRead]] = {}  # streams of jobs not judged yet
         self._commits: list[tuple[int, Sequence[object]]] = []
         self._whole = True  # the live tables are written anew at the first flush
+        self._lost = False  # there is no connection: a failed write broke it, and another could not be had
+        self._renewed = False  # the rules have changed since they were told
 
-    def seed(self, state: State, board: Board, seq: int) -> None:
+    def renew(self, book: Rulebook) -> None:
+        """Other rules from now on; their classes and policies are told at the next flush."""
+        self._book, self._renewed = book, True
+
+    def seed(self, state: State, board: Board, seq: int, chain: bytes = b"") -> None:
         """Go on after commit `seq` with what it left behind, instead of taking in the commits up to it."""
         assert seq <= self.applied, "a snapshot is taken of what is in the database"
-        self.board, self.seq = board, seq
+        self.board, self.seq, self.chain = board, seq, chain
         for n, s in state.streams.items():
             self._keys[n] = rows.stream_key(s.id)
             if s.end is not None:
                 self._ended.setdefault(s.facts.job, {})[n] = read_of(n, s)
 
-    def take(self, seq: int, events: Sequence[Event], effects: Sequence[object], state: State) -> None:
-        """One commit. Written at the next flush."""
+    def take(
+        self, seq: int, events: Sequence[Event], effects: Sequence[object], state: State, chain: bytes = b""
+    ) -> None:
+        """One commit. Written at the next flush. chain: of its record."""
         assert seq > self.seq, "commits come in order"
-        self.seq = seq
+        self.at(seq, chain)
         self.board.take(events, effects, state)
         if seq <= self.applied:
             self._follow(effects)
             return
         self._commits.append((seq, effects))
         self.waiting_bytes += sum(e.rows.nbytes for e in effects if isinstance(e, Append))
+
+    def at(self, seq: int, chain: bytes) -> None:
+        """This record is the last one taken in; it may be one without events."""
+        self.seq, self.chain = seq, chain
 
     @property
     def due(self) -> bool:
@@ -92,21 +105,28 @@ class LiveStore(DuckStore):
 
     def flush(self) -> None:
         """Everything taken is in the database when this returns. Raises FullError (call again later), StoreError."""
-        if self.seq <= self.applied and not self._whole and not self._more:
+        if self._lost:
+            self._again()
+        if self.seq <= self.applied and not self._whole and not self._renewed and not self._more:
             return
         try:
             with self._transaction():
+                if self._renewed:
+                    self.con.execute("INSERT OR REPLACE INTO meta VALUES ('rules', ?)", [self._book.hash])
+                    self._tell_rules()
                 ended, done = self._write_commits()
                 self._write_board()
                 if self.beside is not None:
                     self.beside.write(self.con, self._rows)
                 values = {"applied": str(max(self.seq, self.applied)), "now_us": str(self.board.now_us or 0)}
+                if self.seq >= self.applied:
+                    values["chain"] = self.chain.hex()
                 for key, value in values.items():
                     self.con.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", [key, value])
         except StoreError as e:
             self._failed(e)
             raise
-        self.applied, self._whole = max(self.seq, self.applied), False
+        self.applied, self._whole, self._renewed = max(self.seq, self.applied), False, False
         self._commits, self.waiting_bytes = [], 0
         if self.beside is not None:
             self.beside.written()
@@ -120,9 +140,12 @@ class LiveStore(DuckStore):
         return self.beside is not None and self.beside.due
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
-        """A connection of its own for one question from another thread."""
+        """A connection of its own for one question from another thread. Raises StoreError while there is none to be had."""
         with self._hold:
-            return self._asked.cursor()
+            try:
+                return self._asked.cursor()
+            except duckdb.ConnectionException as e:
+                raise StoreError("the history cannot be opened just now: its disk is full, or it ends") from e
 
     def close(self) -> None:
         try:
@@ -217,18 +240,27 @@ class LiveStore(DuckStore):
 
     def _failed(self, e: StoreError) -> None:
         """Drop the connection; ask a new one what was applied. Raises FullError where the disk is full, or memory was short for a moment."""
-        cause = e.__cause__
         self._shut()
+        self._lost = True
         try:
-            self.con = connect(self._path, read_only=False, memory=MEMORY)
-            self._asked = self.con.cursor()
-            found = self.con.execute("SELECT value FROM meta WHERE key = 'applied'").fetchone()
+            self._again()
+        except FullError as again:
+            raise again from e
+        if isinstance(e, FullError) or isinstance(e.__cause__, duckdb.OutOfMemoryException):
+            raise FullError(str(e)) from e
+
+    def _again(self) -> None:
+        """Another connection in place of one that broke; what it says was applied is believed. Raises FullError, StoreError."""
+        con = connect(self._path, read_only=False, memory=MEMORY)
+        try:
+            found = con.execute("SELECT value FROM meta WHERE key = 'applied'").fetchone()
             if self.beside is not None:
-                self.beside.reread(self.con)
-        except (StoreError, duckdb.Error) as again:
-            if self._full(again):
-                raise FullError(str(e)) from e
-            raise
+                self.beside.reread(con)
+        except duckdb.Error as e:
+            con.close()
+            raise failed(self._path, e) from e
+        with self._hold:
+            self.con, self._asked, self._lost = con, con.cursor(), False
         self.applied = int(found[0]) if found else 0
         for seq, effects in self._commits:
             if seq <= self.applied:  # it was written after all
@@ -236,12 +268,3 @@ class LiveStore(DuckStore):
         self._commits = [c for c in self._commits if c[0] > self.applied]
         self._schemas.clear()
         self._whole = True
-        if isinstance(cause, duckdb.OutOfMemoryException) or self._full(e):
-            raise FullError(str(e)) from e
-
-    def _full(self, e: Exception) -> bool:
-        """Whether a failure comes from a full disk: DuckDB says so in several ways, some of them only by dying."""
-        room = os.statvfs(os.path.dirname(os.path.abspath(self._path)))
-        little = room.f_bavail * room.f_frsize < ROOM_MIN
-        text = f"{e} {e.__cause__ or ''}".lower()
-        return "no space" in text or "disk" in text or (little and isinstance(e.__cause__ or e, BROKEN))

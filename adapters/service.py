@@ -161,6 +161,10 @@ class Service:
     def alarm(self, text: str) -> None:
         """Something a person must know now. It stands in the status for ten minutes."""
         self.log.error("attention", what=text)
+        self.note(text)
+
+    def note(self, text: str) -> None:
+        """An alarm that was told elsewhere, for the status."""
         self._alarms.append((time.monotonic(), text))
         if self._status is not None:
             self._status.publish(self.document())

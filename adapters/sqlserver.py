@@ -3,10 +3,10 @@
 In: connections, each with one question after another. Out: answers as Arrow IPC, or errors. Always holds:
 
 * only our own user, root, and members of a group that was named are heard;
-* a question is one statement that reads, by DuckDB's own parser, run in a read-only transaction: there is no file, no network, no setting
-  within its reach (`duck.connect`);
+* a question is one statement that reads, by DuckDB's own parser and plan (`reading`), run in a read-only transaction: there is no file, no
+  network, no setting within its reach (`duck.connect`);
 * rows, time and the number of questions at once are bounded; a question whose asker has hung up is stopped;
-* it has threads of its own and never waits on the loop that writes, nor lets it wait.
+* it has threads of its own and never waits on the loop that writes, nor lets it wait; `close` returns when they have ended.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ import orjson
 import pyarrow as pa
 
 from defib.adapters import sqlwire
+from defib.adapters.reading import RefusedError, only_reading
 from defib.engine.words import StoreError
 
-READS = (duckdb.StatementType.SELECT, duckdb.StatementType.EXPLAIN)
 WATCH_S = 0.1
+END_S = 10.0  # a question that does not let itself be stopped holds up the end no longer
 POLLRDHUP = getattr(select, "POLLRDHUP", 0x2000)
 
 
@@ -45,10 +46,6 @@ class Limits:
     group: int | None = None
 
 
-class RefusedError(Exception):
-    """A question that is not answered, and why."""
-
-
 class SqlServer:
     """Answers until `close`. cursor: makes a connection of its own to the history, from any thread."""
 
@@ -58,6 +55,7 @@ class SqlServer:
         self._stop = threading.Event()
         self._places = threading.BoundedSemaphore(self._limits.at_once)
         self._peers: set[socket.socket] = set()
+        self._serving: set[threading.Thread] = set()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._bind()
@@ -68,15 +66,18 @@ class SqlServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop listening and hang up. Questions under way are stopped."""
+        """Stop listening and hang up. Questions under way are stopped; none holds the history any more when this returns."""
         self._stop.set()
         with contextlib.suppress(OSError):
             os.unlink(self.path)
-        self._thread.join(2)
+        until = time.monotonic() + END_S
+        self._thread.join(END_S)
         self._listener.close()
         for peer in list(self._peers):
             with contextlib.suppress(OSError):
                 peer.shutdown(socket.SHUT_RDWR)
+        for thread in list(self._serving):
+            thread.join(max(0.0, until - time.monotonic()))
 
     def _bind(self) -> None:
         """The socket of a process that died is in the way; whether it is dead the lock on the journal has told."""
@@ -106,8 +107,10 @@ class SqlServer:
             if not self._places.acquire(blocking=False):
                 self._refuse(peer, "too many questions at once; ask again")
                 continue
+            thread = threading.Thread(target=self._serve, args=(peer,), name="sql-peer", daemon=True)
             self._peers.add(peer)
-            threading.Thread(target=self._serve, args=(peer,), name="sql-peer", daemon=True).start()
+            self._serving.add(thread)
+            thread.start()
 
     def _serve(self, peer: socket.socket) -> None:
         try:
@@ -128,6 +131,7 @@ class SqlServer:
             self._peers.discard(peer)
             peer.close()
             self._places.release()
+            self._serving.discard(threading.current_thread())
 
     def _may_ask(self, peer: socket.socket) -> bool:
         pid, uid, gid = sqlwire.credentials(peer)
@@ -156,7 +160,7 @@ class SqlServer:
                     raise RefusedError(
                         f"stopped after {self._limits.seconds:g} s" if late.is_set() else "interrupted"
                     ) from e
-        except (RefusedError, orjson.JSONDecodeError, KeyError, TypeError) as e:
+        except (RefusedError, StoreError, orjson.JSONDecodeError, KeyError, TypeError) as e:
             sqlwire.send(peer, b"E", orjson.dumps({"kind": "refused", "text": str(e)}))
         except (duckdb.Error, pa.ArrowException) as e:
             sqlwire.send(peer, b"E", _error(e))
@@ -166,13 +170,9 @@ class SqlServer:
                     cursor.close()
 
     def _run(self, cursor: Any, sql: str, values: list[Any], peer: socket.socket) -> None:
-        statements = cursor.extract_statements(sql)
-        if len(statements) != 1 or statements[0].type not in READS:
-            raise RefusedError(
-                "one statement that reads (SELECT, FROM, SHOW, DESCRIBE, EXPLAIN) is answered while a watch runs"
-            )
         cursor.execute("BEGIN TRANSACTION READ ONLY")  # what a SELECT may hide (a WITH that inserts) is refused by this
-        found = cursor.sql(statements[0].query, params=values) if values else cursor.sql(statements[0].query)
+        statement = only_reading(cursor, sql, values)
+        found = cursor.sql(statement.query, params=values) if values else cursor.sql(statement.query)
         if found is None:
             raise RefusedError("the statement has no result")
         columns = [[name, str(kind)] for name, kind in zip(found.columns, found.types, strict=True)]

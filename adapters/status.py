@@ -140,7 +140,7 @@ def rendered(s: dict[str, Any]) -> list[str]:
             f"mount     {safe(str(m.get('point')))} ({safe(str(m.get('kind')))}): {state}; {m.get('followed', 0)} logs, "
             f"{size(m.get('lag_bytes', 0))} behind, reader {cell(m.get('pid'))}"
         )
-    for name in ("scheduler", "journal", "rules", "breakers"):
+    for name in ("scheduler", "journal", "limits", "rules", "breakers"):
         part = s.get(name)
         if part:
             out.append(f"{name:<9} {_part(part)}")

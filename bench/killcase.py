@@ -148,6 +148,7 @@ class Counter:
     kill: int = 0
     torn: bool = False
     calls: int = 0
+    names: list[str] = field(default_factory=list)
 
     def install(self) -> None:
         for name in CHANGES:
@@ -160,6 +161,7 @@ class Counter:
     def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **more: Any) -> Any:
             self.calls += 1
+            self.names.append(name)
             if self.calls == self.kill:
                 if self.torn and name == "write":
                     real(args[0], bytes(args[1])[: len(args[1]) // 2])
@@ -240,7 +242,7 @@ def tables(db: Path) -> dict[str, list[tuple[Any, ...]]]:
     out = {}
     for (name,) in con.execute("SELECT table_name FROM duckdb_tables() ORDER BY 1").fetchall():
         rows = con.execute(f"SELECT * FROM {name}").fetchall()
-        out[name] = sorted(r for r in map(repr, rows) if not r.startswith(("('journal'", "('applied'")))
+        out[name] = sorted(r for r in map(repr, rows) if not r.startswith(("('journal'", "('applied'", "('chain'")))
     con.close()
     return out
 

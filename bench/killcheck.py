@@ -4,6 +4,8 @@ In: how much of it. Out: one line with what was done, and every difference with 
 calls are Python's own (journal, snapshots, locks), each once before it is made and, for writes, once after half of the bytes. Where strace is
 there, a sample of kills at the system calls of the whole process covers DuckDB's too. A rebuild from the journal is compared as well.
 
+Every life is a fork of this process, which therefore imports none of defib itself: Polars and DuckDB do not outlive a fork.
+
     python bench/killcheck.py [--every 1] [--first 1] [--twice] [--seconds 0] [--strace 0] [--forget]
 """
 
@@ -25,9 +27,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from defib.adapters import daemon
-from killcase import Counter, differences, play, rules, tables
-
 KILLED, FAILED = -1, -2
 LIFE = "life"  # every life has the same folder: paths are in the history
 # Of a whole life, about so many each. Writes and renames are left to the other way: the world makes some too, and it must not die halfway.
@@ -40,12 +39,13 @@ class Tally:
 
     kills: int = 0
     calls: int = 0
+    names: list[str] = field(default_factory=list)
     failures: list[str] = field(default_factory=list)
 
 
 def apart(act: Callable[..., Any], *args: Any) -> Any:
-    """The result of a function run in a process of its own; KILLED, or FAILED, where there is none. This process never opens a database: a
-    fork of one with threads may hang."""
+    """The result of a function run in a process of its own; KILLED, or FAILED, where there is none."""
+    assert not {"polars", "duckdb", "pyarrow"} & sys.modules.keys(), "a fork of a process with their threads may hang"
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -70,54 +70,80 @@ def apart(act: Callable[..., Any], *args: Any) -> Any:
 
 
 def proven() -> None:
-    """Compile and prove the rules."""
+    """Compile and prove the rules; from then on they are read ready-made."""
+    from killcase import rules
+
     rules()
 
 
-def live(folder: Path, loaded: Any, kill: int, torn: bool, forget: bool) -> int:
-    """One life; the number of calls it made."""
+def live(folder: Path, kill: int, torn: bool, forget: bool) -> list[str]:
+    """One life; the names of the calls it made."""
+    from killcase import Counter, play, rules
+
     counter = Counter(kill, torn)
-    play(folder, loaded, counter, forget)
-    return counter.calls
+    play(folder, rules(), counter, forget)
+    return counter.names
+
+
+def finished(folder: Path, wanted: dict[str, list[Any]], what: str, forget: bool, anew: bool) -> list[str]:
+    """Take a life up again, to its end, and compare."""
+    live(folder, 0, False, forget)
+    found = judged(folder, wanted, what)
+    return found + rebuilt(folder, wanted, what) if anew else found
+
+
+def content(db: Path) -> dict[str, list[Any]]:
+    """What a history holds."""
+    from killcase import tables
+
+    return tables(db)
 
 
 def judged(folder: Path, wanted: dict[str, list[Any]], what: str) -> list[str]:
     """Compare a finished life with the one that was never killed."""
+    from killcase import differences, tables
+
     return [f"{what}: {text}" for text in differences(wanted, tables(folder / "state" / "history.duckdb"))]
 
 
-def rebuilt(folder: Path, loaded: Any, wanted: dict[str, list[Any]], what: str) -> list[str]:
+def rebuilt(folder: Path, wanted: dict[str, list[Any]], what: str) -> list[str]:
     """The same from the journal alone."""
+    from defib.adapters import daemon
+    from killcase import differences, rules, tables
+
     db = folder / "rebuilt.duckdb"
-    daemon.rebuild(str(folder / "state"), str(db), loaded)
+    daemon.rebuild(str(folder / "state"), str(db), rules())
     return [f"{what}, rebuilt: {text}" for text in differences(wanted, tables(db))]
 
 
-def killed(base: Path, loaded: Any, wanted: dict[str, list[Any]], args: argparse.Namespace, tally: Tally) -> None:
+def told(found: Any, what: str) -> list[str]:
+    """What a comparison found, also where it found no end."""
+    return [f"{what}: the next start or the comparison failed"] if isinstance(found, int) else list(found)
+
+
+def killed(base: Path, wanted: dict[str, list[Any]], args: argparse.Namespace, tally: Tally) -> None:
     """Every call in turn, or every so many, as long as the time lasts."""
     until = time.monotonic() + args.seconds if args.seconds else None
+    names = tally.names
     chance = random.Random(args.first)
     for kill in range(args.first, tally.calls + 1, args.every):
-        for torn in (False, True):
+        for torn in (False, True) if names[kill - 1] == "write" or args.twice else (False,):
             if until is not None and time.monotonic() > until:
                 return
             folder = base / LIFE
             folder.mkdir()
             what = f"killed at call {kill}{' after half a write' if torn else ''}"
-            done = apart(live, folder, loaded, kill, torn, args.forget)
+            done = apart(live, folder, kill, torn, args.forget)
             if done == KILLED and args.twice:
                 again = chance.randint(1, 25)
                 what += f", again at call {again}"
-                done = apart(live, folder, loaded, again, chance.random() < 0.5, args.forget)
+                done = apart(live, folder, again, chance.random() < 0.5, args.forget)
             tally.kills += done == KILLED
-            if done == KILLED:
-                done = apart(live, folder, loaded, 0, False, args.forget)
-            if done < 0:
-                tally.failures.append(f"{what}: the next start failed")
+            if done == FAILED:
+                tally.failures.append(f"{what}: it failed")
             else:
-                tally.failures += apart(judged, folder, wanted, what)
-                if kill % 7 == 0 and not args.forget:
-                    tally.failures += apart(rebuilt, folder, loaded, wanted, what)
+                anew = kill % 7 == 0 and not args.forget
+                tally.failures += told(apart(finished, folder, wanted, what, args.forget, anew), what)
             shutil.rmtree(folder)
 
 
@@ -147,25 +173,26 @@ def traced(base: Path, wanted: dict[str, list[Any]], count: int, tally: Tally) -
         if second.returncode:
             tally.failures.append(f"{what}: the next start failed: {second.stderr[-500:]}")
         else:
-            tally.failures += apart(judged, folder, wanted, what)
+            tally.failures += told(apart(judged, folder, wanted, what), what)
         shutil.rmtree(folder)
 
 
 def check(args: argparse.Namespace) -> Tally:
     """The whole check in a folder of its own."""
-    apart(proven)  # proving the rules starts threads; from then on they are read ready-made
-    tally, loaded = Tally(), rules()
+    apart(proven)
+    tally = Tally()
     with tempfile.TemporaryDirectory() as name:
         base = Path(name)
         whole = base / LIFE
         whole.mkdir()
-        tally.calls = apart(live, whole, loaded, 0, False, args.forget)
-        assert tally.calls > 0, "the life that is not killed ends in order"
-        wanted = apart(tables, whole / "state" / "history.duckdb")
+        names = apart(live, whole, 0, False, args.forget)
+        assert isinstance(names, list), "the life that is not killed ends in order"
+        tally.names, tally.calls = names, len(names)
+        wanted = apart(content, whole / "state" / "history.duckdb")
         if not args.forget:
-            tally.failures += apart(rebuilt, whole, loaded, wanted, "not killed")
+            tally.failures += told(apart(rebuilt, whole, wanted, "not killed"), "not killed")
         shutil.rmtree(whole)
-        killed(base, loaded, wanted, args, tally)
+        killed(base, wanted, args, tally)
         if args.strace:
             traced(base, wanted, args.strace, tally)
     return tally

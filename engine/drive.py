@@ -39,6 +39,7 @@ from defib.engine.ports import (
     SourceItem,
     Ticked,
 )
+from defib.engine.quota import Quota
 from defib.engine.words import JobKey, StreamId
 
 BATCH_BYTES = 4 * 1024 * 1024
@@ -98,6 +99,7 @@ class Drive:
     resumed: dict[StreamId, Reached] = field(
         default_factory=dict
     )  # streams that were open when the events so far were kept
+    quota: Quota | None = None
     next_stream: int = 0  # with a log, streams have numbers of their own: a source counts from 0 each time it is made
     _numbers: dict[int, int] = field(default_factory=dict)  # the source's number -> the engine's
     _events: list[Event] = field(default_factory=list)  # taken in, not yet on disk
@@ -166,11 +168,16 @@ class Drive:
         self._touched |= self._grown
         self._grown.clear()
         if batch.size or grown:
-            self._advance(Observed(self.observer.observe(batch) if batch.size else NOTHING, grown))
+            seen = self.observer.observe(batch) if batch.size else NOTHING
+            self._advance(Observed(seen if self.quota is None else self.quota.trim(seen), grown))
         after, self._after = self._after, []
         for event in after:
             if isinstance(event, StreamEnded):
                 self.observer.forget(event.stream)
+                if self.quota is not None:
+                    event = replace(event, notes=(*event.notes, *self.quota.notes(event.stream)))
+            elif isinstance(event, JobEnded) and self.quota is not None:
+                self.quota.forget(event.job)
             self._advance(event)
 
     def _advance(self, event: Event) -> None:
@@ -231,6 +238,8 @@ class Drive:
 
     def _commit(self, log: Log) -> None:
         """What this poll brought goes to disk as one; only then its effects go out."""
+        if self.quota is not None:
+            self._marks += self.quota.marks()
         reached = [r.reached(n) for n in sorted(self._touched) if (r := self._readers.get(n)) is not None]
         if not self._events and not self._marks:
             return

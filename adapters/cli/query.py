@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -66,10 +67,10 @@ def incidents(args: Any) -> int:
 def _listing(args: Any, query: str, schema: str) -> int:
     from defib.adapters.history import open_history
 
-    con = open_history(args.db)
-    result = ask(con, args.db, query, [args.job] * 6)
-    names = [d[0] for d in result.description]
-    rows_out(names, result.fetchall(), args, schema, DROP)
+    with contextlib.closing(open_history(args.db)) as con:
+        result = ask(con, args.db, query, [args.job] * 6)
+        names, rows = [d[0] for d in result.description], result.fetchall()
+    rows_out(names, rows, args, schema, DROP)
     return 0
 
 
@@ -97,7 +98,8 @@ def _lacks(con: Any) -> str | None:
     except (duckdb.Error, TypeError, ValueError):
         return "not a defib history; 'defib replay LOGS…' makes one"
     if written < VERSION:
-        return f"written by an earlier defib (schema {written}); the next 'defib replay LOGS…' into it brings it up to date"
+        mend = "the next 'defib replay LOGS…' into it, or the next start of its watch, brings it up to date"
+        return f"written by an earlier defib (schema {written}); {mend}"
     return None
 
 
@@ -108,14 +110,15 @@ def sql(args: Any) -> int:
     from defib.adapters.history import open_history
 
     con = open_history(args.db)
-    if args.query is None and sys.stdin.isatty():
-        return _prompt(con, args)
-    query = decodable(args.query) if args.query is not None else sys.stdin.read()
     try:
-        return _run(con, query, args)
+        if args.query is None and sys.stdin.isatty():
+            return _prompt(con, args)
+        return _run(con, decodable(args.query) if args.query is not None else sys.stdin.read(), args)
     except duckdb.Error as e:
         print("\n".join(safe(line) for line in str(e).splitlines()), file=sys.stderr)
         return 2
+    finally:
+        con.close()
 
 
 def _run(con: Any, query: str, args: Any) -> int:
@@ -140,8 +143,8 @@ def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | Non
             box.append(e)
 
     worker = threading.Thread(target=work, daemon=True)
-    worker.start()
     try:
+        worker.start()
         while worker.is_alive():
             worker.join(0.1)
     except KeyboardInterrupt:
@@ -150,7 +153,8 @@ def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | Non
         if worker.is_alive() or not sys.stdin.isatty():
             # The library's threads may still be winding down and abort the interpreter's exit; the history is open read-only, so
             # nothing is lost by leaving at once.
-            sys.stdout.flush()
+            with contextlib.suppress(OSError):  # its reader may be gone too
+                sys.stdout.flush()
             os._exit(130)
         raise
     if isinstance(box[0], Exception):
@@ -160,8 +164,6 @@ def interruptible(con: Any, statement: Any) -> tuple[list[str], list[Any]] | Non
 
 def _prompt(con: Any, args: Any) -> int:
     """Read statements until end of input; a statement ends with a semicolon or an empty line."""
-    import contextlib
-
     import duckdb
 
     with contextlib.suppress(ImportError):

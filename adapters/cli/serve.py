@@ -63,11 +63,22 @@ def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watc
     )
     group = args.sql_group if args.sql_group is not None else _gid(config)
     os.umask(0o077)  # what logs say is nobody else's business
-    keeping = daemon.Keeping(most_bytes=config("state", "retention"), limits=SqlLimits(group=group))
+    keeping = daemon.Keeping(
+        most_bytes=config("state", "retention"),
+        limits=SqlLimits(group=group),
+        job_records=config("limits", "job_records"),
+    )
     service = Service(config, rules, lambda: trust.faults(rules), group)
     if args.config is None:
         service.log.level = "error"  # a person at a terminal sees the changes of health
-    say = service.alarm if args.config is not None else alarm
+
+    def say(text: str) -> None:
+        if args.config is not None:
+            service.alarm(text)
+        else:
+            alarm(text)
+            service.note(text)
+
     return daemon.watch(options, folder, ears, say, keeping, service=service)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import textwrap
@@ -76,14 +77,11 @@ def from_history(what: str, db: str) -> list[dict[str, Any]]:
 def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
     from defib.adapters.history import open_history
 
-    con = open_history(db)
-    try:
-        return _read(con, db, what)
-    finally:
-        con.close()
+    with contextlib.closing(open_history(db)) as con:
+        return _stories_of(con, db, what)
 
 
-def _read(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
+def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
     attempts = _dicts(ask(con, db, STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:
@@ -100,7 +98,9 @@ def _read(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
         key = [a["attempt_id"]]
         a["recovery"] = deeds.of(con, a["job"])
         a["evidence"] = _dicts(
-            con.execute(
+            ask(
+                con,
+                db,
                 "SELECT e.*, s.path FROM evidence e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
                 key,
             )
@@ -108,22 +108,28 @@ def _read(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
         a["files"] = [
             r["path"]
             for r in _dicts(
-                con.execute(
+                ask(
+                    con,
+                    db,
                     "SELECT path FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path",
                     key,
                 )
             )
         ]
         a["tails"] = _dicts(
-            con.execute(
+            ask(
+                con,
+                db,
                 "SELECT path, lines, tail FROM attempt_streams JOIN streams USING (stream_id) WHERE attempt_id = ? ORDER BY path LIMIT 3",
                 key,
             )
         )
-        incident = _dicts(con.execute("SELECT * FROM incidents WHERE attempt_id = ?", key))
+        incident = _dicts(ask(con, db, "SELECT * FROM incidents WHERE attempt_id = ?", key))
         a["incident"] = incident[0] if incident else None
         a["episodes"] = _dicts(
-            con.execute(
+            ask(
+                con,
+                db,
                 "SELECT e.*, s.path FROM episodes e LEFT JOIN streams s USING (stream_id) WHERE e.attempt_id = ? ORDER BY position",
                 key,
             )

@@ -15,6 +15,9 @@ import os
 import stat
 import sys
 
+from defib.adapters import room
+from defib.adapters.room import FULL
+from defib.adapters.room import FullError as FullError
 from defib.adapters.show import printable, safe
 from defib.engine.words import StoreError
 
@@ -25,12 +28,10 @@ NETWORK = {
     0x7461636F: "OCFS2", 0x01161970: "GFS2", 0x73757245: "Coda", 0x564C: "NCP", 0x20030528: "PVFS2", 0xAAD7AAEA: "PanFS",
     0x18031977: "WekaFS", 0x786F4256: "vboxsf",
 }  # fmt: skip
-ROOM_MIN = 1024 * 1024
-FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class FullError(StoreError):
-    """The disk is full. What was acknowledged is on disk; the same call can be made again when there is room."""
+class HeldError(StoreError):
+    """Another process writes here."""
 
 
 def file_system(folder: str) -> int | None:
@@ -99,7 +100,7 @@ class Lock:
         except OSError as e:
             _, pid = self._said()
             os.close(self._fd)
-            raise StoreError(
+            raise HeldError(
                 f"{_told(folder)}: another defib (process {pid or 'unknown'}) writes here\n    mend: stop it, or use another folder"
             ) from e
         self.epoch = self._said()[0]
@@ -181,7 +182,7 @@ def sync_folder(folder: str) -> None:
 def failed(e: OSError, path: str) -> StoreError:
     """What a failed call means: a full disk can be waited for, anything else cannot."""
     text = f"{_told(path)}: {e.strerror or e}"
-    if e.errno in FULL:
+    if e.errno in FULL:  # waited for, or told with a mend by whoever cannot
         return FullError(text)
     return StoreError(f"{text}\n    mend: look at the disk (dmesg); what was acknowledged before is in the journal")
 
@@ -197,13 +198,13 @@ class Ballast:
     def take_on(self) -> bool:
         """Lay it down where there is plenty of room; False where there is not."""
         try:
-            room = os.statvfs(os.path.dirname(self.path))
+            left = os.statvfs(os.path.dirname(self.path))
             fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except OSError:
             return False
         try:
             have = os.fstat(fd).st_size
-            if have < self.size and room.f_bavail * room.f_frsize < 2 * self.size:
+            if have < self.size and left.f_bavail * left.f_frsize < 2 * self.size:
                 return False
             os.posix_fallocate(fd, 0, self.size)
         except OSError:
@@ -216,8 +217,7 @@ class Ballast:
 
     def roomy(self) -> bool:
         """Whether there is more free room than a few records need."""
-        found = os.statvfs(os.path.dirname(self.path))
-        return found.f_bavail * found.f_frsize >= ROOM_MIN
+        return room.roomy(os.path.dirname(self.path))
 
     def drop(self) -> None:
         """Make room."""

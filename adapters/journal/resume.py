@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from defib.adapters.board import Board
 from defib.adapters.journal import snapshot
 from defib.adapters.journal.codec import EVENTS, decode
-from defib.adapters.journal.segments import read
+from defib.adapters.journal.segments import chain_of, read
 from defib.engine.core import (
     Effect,
     Event,
@@ -35,15 +35,18 @@ from defib.engine.ports import Marked, Reached
 from defib.engine.rulebook import Rulebook
 from defib.engine.words import StreamId
 
-Take = Callable[[int, Sequence[Event], Sequence[Effect], State], None]
+# (number, events, effects, the state after them, chain) of a commit
+Take = Callable[[int, Sequence[Event], Sequence[Effect], State, bytes], None]
 
 
 @dataclass(slots=True)
 class Resumed:
-    """What was known after record `seq`. opened: the record in which each open job's first stream appeared, by stream."""
+    """What was known after record `seq`. chain: that record's; opened: the record in which each open job's first stream appeared, by
+    stream."""
 
     state: State
     seq: int = 0
+    chain: bytes = b""
     next_stream: int = 0
     reached: dict[int, Reached] = field(default_factory=dict)
     marks: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
@@ -58,9 +61,11 @@ class Resumed:
         """The marks of one source."""
         return {key: mark for (name, key), mark in self.marks.items() if name == source}
 
-    def note(self, seq: int, events: Sequence[Event], marks: Sequence[Marked], reached: Sequence[Reached]) -> None:
+    def note(
+        self, seq: int, chain: bytes, events: Sequence[Event], marks: Sequence[Marked], reached: Sequence[Reached]
+    ) -> None:
         """Take over the places a commit tells of; its events have been folded already."""
-        self.seq = seq
+        self.seq, self.chain = seq, chain
         for e in events:
             if isinstance(e, StreamOpened):
                 self.next_stream = max(self.next_stream, e.stream + 1)
@@ -81,13 +86,17 @@ class Resumed:
 def resume(
     folder: str, book: Rulebook, journal: str, applied: int, seed: Callable[[Resumed, Board], None], take: Take
 ) -> Resumed:
-    """Everything up to the journal's end. applied: no snapshot of a later record is used. seed: called first where a snapshot is used; take:
-    every later commit. Raises DamageError, StoreError."""
-    found = snapshot.load(folder, applied, book, journal)
+    """Everything up to the journal's end. applied: no snapshot of a later record is used, nor one of a record that the journal holds no more
+    (the end it stood in was lost, and its number was given again). seed: called first where a snapshot is used; take: every later commit.
+    Raises DamageError, StoreError."""
     r = Resumed(State(book))
-    if found is not None:
-        r, board = found[1]
-        seed(r, board)
+    while (found := snapshot.load(folder, applied, book, journal)) is not None:
+        kept, board = found[1]
+        if chain_of(folder, kept.seq) == kept.chain:
+            r = kept
+            seed(r, board)
+            break
+        applied = found[0] - 1
     fold(folder, r, take)
     return r
 
@@ -104,8 +113,8 @@ def fold(folder: str, r: Resumed, take: Take) -> None:
             if (known := _known(r.state, e)) is not None:
                 events.append(known)
                 effects += advance(r.state, known)
-        r.note(record.seq, events, commit.marks, commit.reached)
-        take(record.seq, events, effects, r.state)
+        r.note(record.seq, record.chain, events, commit.marks, commit.reached)
+        take(record.seq, events, effects, r.state, record.chain)
 
 
 def marks_of(r: Resumed) -> list[Marked]:

@@ -78,6 +78,16 @@ def read(folder: str, after: int = 0) -> Iterator[Record]:
                 yield found
 
 
+def chain_of(folder: str, seq: int) -> bytes | None:
+    """The chain of one record; None where it is not there: never written, lost with a torn end, or deleted with its segment.
+
+    Two journals that agree in the chain of a record agree in everything before it. Raises DamageError, StoreError.
+    """
+    for record in read(folder, seq - 1):
+        return record.chain if record.seq == seq else None
+    return None
+
+
 def identity_of(folder: str) -> str:
     """What names a journal for life. Raises DamageError, StoreError, also where there is no journal."""
     for record in read(folder):

@@ -20,8 +20,8 @@ import orjson
 
 from defib.adapters.journal import place
 from defib.adapters.journal.frames import GENESIS, Bad, Record, frame, records
-from defib.adapters.journal.place import FullError
 from defib.adapters.journal.segments import ENDING, DamageError, Segment, bytes_of, segments
+from defib.adapters.room import FULL, FullError
 from defib.engine.words import StoreError
 
 SEGMENT_BYTES = 64 * 1024 * 1024
@@ -64,29 +64,31 @@ class Journal:
                 self._own("torn", note)
             self._own("opened", {"epoch": self.epoch, "process": os.getpid()})
             self.sync()
-            if not self._ballast.take_on():
-                self.told.append("there is no room to keep in reserve: the disk is nearly full")
-        except OSError as e:
+            self.reserved = self._ballast.take_on()
+        except (OSError, FullError) as e:
             self._let_go()
-            raise place.failed(e, folder) from e
+            why = place.failed(e, folder) if isinstance(e, OSError) else e
+            if isinstance(why, FullError):
+                why = FullError(f"{why}\n    mend: make room on its disk, then start again")
+            raise why from e
         except BaseException:
             self._let_go()
             raise
 
     @property
     def first(self) -> int:
-        """The number of the oldest record that is still there."""
+        """The number of the oldest record that is still there. Raises StoreError."""
         return segments(self.folder)[0].first
 
     @property
-    def size(self) -> int:
-        """Size of all segments."""
-        return sum(os.path.getsize(s.path) for s in segments(self.folder))
+    def chain(self) -> bytes:
+        """The chain of the record appended last."""
+        return self._chain
 
     @property
-    def chain(self) -> bytes:
-        """The hash that the newest record stands under."""
-        return self._chain
+    def size(self) -> int:
+        """Size of all segments. Raises StoreError."""
+        return sum(self._sizes(segments(self.folder)))
 
     def append(self, kind: str, payload: bytes) -> int:
         """Take a record; it lasts once `sync` returns. Returns its number."""
@@ -115,9 +117,10 @@ class Journal:
                 self._roll()
 
     def forgettable(self, before: int, most_bytes: int) -> list[str]:
-        """The oldest segments as long as the journal is larger than this and all their records have numbers below `before`."""
+        """The oldest segments as long as the journal is larger than this and all their records have numbers below `before`. Raises
+        StoreError."""
         every = segments(self.folder)
-        sizes = [os.path.getsize(s.path) for s in every]
+        sizes = self._sizes(every)
         total, gone = sum(sizes), 0
         while gone + 1 < len(every) and total > most_bytes and every[gone + 1].first <= before:
             total -= sizes[gone]
@@ -125,15 +128,27 @@ class Journal:
         return [s.path for s in every[:gone]]
 
     def forget(self, before: int, most_bytes: int) -> int:
-        """Delete what is forgettable, told in a record first. Returns the number of segments deleted. Raises StoreError."""
+        """Delete what is forgettable, told in a record first. Returns the number of segments deleted. Raises StoreError; what could not be
+        deleted is forgettable still."""
         gone = self.forgettable(before, most_bytes)
         if gone:
             self._own("deleted", {"segments": [os.path.basename(path) for path in gone]})
             self.sync()
-            for path in gone:
-                os.unlink(path)
-            place.sync_folder(self.folder)
+            path = self.folder
+            try:
+                for path in gone:
+                    os.unlink(path)
+                place.sync_folder(self.folder)
+            except OSError as e:
+                raise place.failed(e, path) from e
         return len(gone)
+
+    def _sizes(self, every: list[Segment]) -> list[int]:
+        path = self.folder
+        try:
+            return [os.path.getsize(path := s.path) for s in every]
+        except OSError as e:
+            raise place.failed(e, path) from e
 
     def make_room(self) -> None:
         """Give the reserve up, to end in order on a full disk."""
@@ -169,7 +184,7 @@ class Journal:
             os.ftruncate(self._fd, self._size)
         except OSError:
             self._dead = True
-        self._dead |= e.errno not in place.FULL
+        self._dead |= e.errno not in FULL
 
     def _begin(self) -> None:
         """The next segment, with its first record. Raises OSError; nothing is left of it then."""

@@ -204,8 +204,8 @@ def test_a_second_controller_is_kept_out_and_a_later_one_fences_the_first(tmp_pa
 
 def test_a_full_disk_stops_calls_and_loses_no_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from defib.adapters.act.audit import verify
-    from defib.adapters.journal.place import FullError
     from defib.adapters.journal.writer import Journal
+    from defib.adapters.room import FullError
 
     loop = begun(tmp_path)
     sync, full = Journal.sync, [False]

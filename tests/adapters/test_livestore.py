@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import errno
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +16,9 @@ import pytest
 from tests.adapters.test_watch import BANNER, SECOND, step
 
 from defib.adapters import daemon, rulefiles
-from defib.adapters.duck import DuckStore
-from defib.adapters.journal.place import FullError
+from defib.adapters.duck import BusyError, DuckStore, UnreadableError, connect
 from defib.adapters.livestore import LiveStore
+from defib.adapters.room import FullError
 from defib.engine.core import Event, JobEnded, Observed, State, StreamEnded, StreamLooked, StreamOpened, Tick, advance
 from defib.engine.drive import Drive
 from defib.engine.observe import Observer
@@ -146,12 +151,24 @@ class Failing:
         return getattr(self._con, name)
 
 
+@contextlib.contextmanager
+def full(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """The disk takes no byte more."""
+
+    def refuse(*args: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as m:
+        m.setattr(os, "posix_fallocate", refuse)
+        yield m
+
+
 @pytest.mark.parametrize("at", range(1, 16))
-def test_a_write_that_fails_anywhere_is_made_again_whole(at: int, live: Live) -> None:
+def test_a_write_that_fails_anywhere_is_made_again_whole(at: int, live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     live.say(OPENED, Data(0, BANNER.encode(), len(BANNER)), lines(1, 30), Ticked(NOW))
     live.say(Closed(0), JobClosed(FACTS.job), Ticked(NOW + SECOND))
     live.store.con = Failing(live.store.con, at, duckdb.FatalException("FATAL Error: No space left on device"))
-    with pytest.raises(FullError):
+    with full(monkeypatch), pytest.raises(FullError):
         live.store.flush()
     live.store.flush()
     assert live.rows("SELECT count(*) FROM progress") == [(30,)]
@@ -160,12 +177,65 @@ def test_a_write_that_fails_anywhere_is_made_again_whole(at: int, live: Live) ->
     assert live.rows("SELECT count(*) FROM live_jobs") == [(0,)]
 
 
-def test_a_fault_of_ours_is_not_taken_for_a_full_disk(live: Live) -> None:
+def test_a_fault_of_ours_is_not_taken_for_a_full_disk(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     live.say(OPENED, Ticked(NOW))
     live.store.con = Failing(live.store.con, 3, duckdb.ConstraintException("Constraint Error: duplicate key"))
+    with full(monkeypatch), pytest.raises(StoreError) as e:
+        live.store.flush()
+    assert not isinstance(e.value, FullError)
+
+
+def test_the_words_of_an_error_decide_nothing(tmp_path: Path, loaded: Any) -> None:
+    """Neither its message nor a path in it: there is room on this disk, and nobody holds this file."""
+    folder = tmp_path / "disk full, no space left, lock"
+    folder.mkdir()
+    live = Live(folder / "h.duckdb", loaded)
+    live.say(OPENED, Ticked(NOW))
+    live.store.con = Failing(live.store.con, 3, duckdb.IOException("IO Error: No space left on device, lock"))
     with pytest.raises(StoreError) as e:
         live.store.flush()
     assert not isinstance(e.value, FullError)
+    live.store.abandon()
+    (folder / "x.duckdb").write_bytes(b"no database at all" * 1000)
+    with pytest.raises(UnreadableError):
+        connect(str(folder / "x.duckdb"), read_only=False)
+
+
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_history_that_is_held_is_told_from_one_that_cannot_be_read(tmp_path: Path, read_only: bool) -> None:
+    db = tmp_path / "h.duckdb"
+    connect(str(db), read_only=False).close()
+    hold = "import duckdb, sys; con = duckdb.connect(sys.argv[1]); print(flush=True); sys.stdin.read()"
+    holder = subprocess.Popen([sys.executable, "-c", hold, str(db)], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        holder.stdout.readline()
+        with pytest.raises(BusyError):
+            connect(str(db), read_only=read_only)
+    finally:
+        holder.communicate()
+    connect(str(db), read_only=read_only).close()
+
+
+def test_a_store_whose_disk_stays_full_goes_on_when_there_is_room(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where not even a connection can be had meanwhile: questions are told so, and nothing is lost or doubled."""
+    live.say(OPENED, Data(0, BANNER.encode(), len(BANNER)), lines(1, 30), Ticked(NOW))
+    live.store.con = Failing(live.store.con, 4, duckdb.IOException("IO Error"))
+    real = duckdb.connect
+    with full(monkeypatch) as m:
+
+        def refuse(*args: Any, **more: Any) -> Any:
+            raise duckdb.IOException("IO Error: could not write")
+
+        m.setattr(duckdb, "connect", refuse)
+        for _ in range(3):
+            with pytest.raises(FullError):
+                live.store.flush()
+        with pytest.raises(StoreError, match="cannot be opened just now"):
+            live.store.cursor()
+    assert duckdb.connect is real
+    live.store.flush()
+    assert live.rows("SELECT count(*), count(DISTINCT line) FROM progress") == [(30, 30)]
 
 
 def test_a_history_belongs_to_its_journal(live: Live, loaded: Any, tmp_path: Path) -> None:

@@ -262,7 +262,7 @@ def test_a_view_that_was_dropped_comes_back(stories: Stories, loaded: LoadedRule
 def test_a_reader_of_an_old_store_is_told_what_to_do(old: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["nodes", "--db", old]) == 3
     assert (
-        "written by an earlier defib (schema 1); the next 'defib replay LOGS…' into it brings it up to date"
+        "written by an earlier defib (schema 1); the next 'defib replay LOGS…' into it, or the next start of its watch, brings it up to date"
         in capsys.readouterr().err
     )
     assert main(["attempts", "--db", old]) == 0, "what the old store has can be read"

@@ -30,7 +30,9 @@ class Taken:
         self.stop = stop
         self.effects: list[tuple[int, str]] = []
 
-    def __call__(self, seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State) -> None:
+    def __call__(
+        self, seq: int, events: Sequence[Event], effects: Sequence[Effect], state: State, chain: bytes
+    ) -> None:
         self.board.take(events, effects, state)
         self.effects += [(seq, repr(e)) for e in effects if isinstance(e, JobJudged | HealthChanged)]
         if seq == self.stop:

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from defib.adapters.journal import place
-from defib.adapters.journal.place import FullError
 from defib.adapters.journal.segments import DamageError, read, segments
 from defib.adapters.journal.writer import Journal, salvage
+from defib.adapters.room import FullError
 from defib.engine.words import StoreError
 
 SMALL = {"segment_bytes": 600, "ballast_bytes": 4096}
