@@ -24,6 +24,7 @@ import orjson
 
 from defib.adapters.act import switch, talk, verbs
 from defib.adapters.journal import segments
+from defib.adapters.journal.place import HeldError
 from defib.adapters.journal.writer import Journal
 from defib.adapters.slurm.calls import Answer as Finished
 from defib.adapters.slurm.calls import Commands
@@ -171,8 +172,8 @@ def opened(make: Callable[[], Executor], patience_s: float = LOCK_WAIT_S) -> Exe
     while True:
         try:
             return make()
-        except StoreError as e:
-            if "another defib" not in str(e) or time.monotonic() > end:
+        except HeldError:
+            if time.monotonic() > end:
                 raise
             time.sleep(0.2)
 
