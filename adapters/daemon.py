@@ -48,6 +48,7 @@ from defib.engine.words import DefibError, StoreError
 
 FLUSH_US = 1_000_000
 QUIET_US = 30_000_000  # a commit that changed nothing anybody can see waits so long
+SPARING = 100  # the loop stands still for a snapshot; between two of them lies so many times what the last one took
 FULL_US = 5_000_000  # between two tries on a full disk
 T = TypeVar("T")
 
@@ -82,6 +83,7 @@ class Keeper:
     _events: Sequence[Event] = ()
     _flushed_us: int = 0
     _since_snapshot: int = 0
+    _snapshot_cost_us: int = 0
 
     def commit(self, events: Sequence[Any], marks: Sequence[Marked], reached: Sequence[Reached]) -> None:
         payload = encode(events, marks, reached)
@@ -100,9 +102,9 @@ class Keeper:
             self.flush()
         if effects:
             self.ears.apply(effects)
-        if self._since_snapshot >= self.keeping.snapshot_bytes or (
-            self._since_snapshot and now - self.snapped_us >= self.keeping.snapshot_us
-        ):
+        since = now - self.snapped_us
+        due = self._since_snapshot >= self.keeping.snapshot_bytes or since >= self.keeping.snapshot_us
+        if self._since_snapshot and due and since >= SPARING * self._snapshot_cost_us:
             self.snapshot()
 
     def flush(self) -> None:
@@ -113,10 +115,12 @@ class Keeper:
     def snapshot(self) -> None:
         """Shorten the next start, and let go of what need not be kept. A snapshot that cannot be written is no fault."""
         self.flush()
-        self.snapped_us, self._since_snapshot = self.clock.now_us(), 0
+        began, self._since_snapshot = self.clock.now_us(), 0
         value = (self.resumed, self.store.board)
         with contextlib.suppress(OSError):
             snapshot.save(self.journal.folder, self.resumed.seq, value, self.resumed.state.book, self.journal.identity)
+        self.snapped_us = self.clock.now_us()
+        self._snapshot_cost_us = self.snapped_us - began
         self._forget()
 
     def _forget(self) -> None:
