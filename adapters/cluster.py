@@ -130,7 +130,7 @@ class Cluster:
             "reads": self.reads,
             "failed": self.failures,
             "without_logs": len(self.unseen),
-            "believed": not self.stale,
+            "believed": self.reads > self.failures and not self.stale,
         }
 
     def _wanted(self, read: ClusterRead) -> ClusterRead:

@@ -1,12 +1,14 @@
 """What a share of a back-fill came to, as a file: the effects of some jobs in their order, to be applied by one process later.
 
-In: effects as the engine gives them. Out: the same effects, read back. Always holds: a part that was not written to its end is refused; what
-is read builds plain records of the engine's own types and nothing else, so a part from anybody's hands cannot run code.
+In: effects as the engine gives them. Out: the same effects, read back. Always holds: a part that was not written to its end, or of which a
+byte is another one now, is refused by its name; what is read builds plain records of the engine's own types and nothing else, so a part
+from anybody's hands cannot run code.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib
 import io
 import json
@@ -22,8 +24,8 @@ from defib.adapters.logfiles import Unread
 from defib.engine.core import Append
 from defib.engine.words import SourceError
 
-MAGIC = b"defib part 1\n"
-FRAME = struct.Struct("<cQ")
+MAGIC = b"defib part 2\n"
+FRAME = struct.Struct("<cQ16s")  # kind, bytes, digest of everything up to and with the body
 FRAME_MAX = 1 << 32
 EFFECT, ROWS, END = b"e", b"r", b"z"
 ROOMS = ("defib.engine.words", "defib.engine.core", "defib.engine.jobs")
@@ -53,7 +55,9 @@ class PartWriter:
 
     def __init__(self, out: BinaryIO, share: Share) -> None:
         self._out = out
-        out.write(MAGIC + json.dumps(dataclasses.asdict(share)).encode() + b"\n")
+        head = MAGIC + json.dumps(dataclasses.asdict(share)).encode() + b"\n"
+        self._digest = _digest(b"", head, b"")
+        out.write(head)
 
     def apply(self, effects: Sequence[object]) -> None:
         """Write them in order; tables as Arrow streams."""
@@ -72,7 +76,8 @@ class PartWriter:
         self._out.flush()
 
     def _frame(self, kind: bytes, body: bytes) -> None:
-        self._out.write(FRAME.pack(kind, len(body)))
+        self._digest = _digest(self._digest, kind, body)
+        self._out.write(FRAME.pack(kind, len(body), self._digest))
         self._out.write(body)
 
 
@@ -100,12 +105,15 @@ class Part:
     def effects(self) -> Iterator[object]:
         """Every effect in the order in which it was written."""
         with self.path.open("rb") as f:
-            f.seek(self._begin)
+            digest = _digest(b"", f.read(self._begin), b"")
             while (head := f.read(FRAME.size)) and len(head) == FRAME.size:
-                kind, size = FRAME.unpack(head)
+                kind, size, told = FRAME.unpack(head)
                 body = f.read(size) if size < FRAME_MAX else b""
                 if len(body) != size:
                     break
+                digest = _digest(digest, kind, body)
+                if digest != told:
+                    raise SourceError(f"{self.path}: a damaged part; make it again")
                 try:
                     if kind == END:
                         raw = json.loads(body)
@@ -115,6 +123,10 @@ class Part:
                 except (ValueError, KeyError, TypeError, AttributeError, pa.ArrowInvalid, pickle.UnpicklingError) as e:
                     raise SourceError(f"{self.path}: a damaged part; make it again") from e
         raise SourceError(f"{self.path}: this part was not written to its end; make it again")
+
+
+def _digest(before: bytes, kind: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(before + kind + body, digest_size=16).digest()
 
 
 def _effect(kind: bytes, body: bytes) -> object:

@@ -19,6 +19,23 @@ MAKES_ROWS = {
     "RANGE", "GENERATE_SERIES", "UNNEST", "REPEAT", "REPEAT_ROW", "JSON_EACH", "JSON_TREE", "TEST_ALL_TYPES", "TEST_VECTOR_TYPES",
     "PG_TIMEZONE_NAMES", "ICU_CALENDAR_NAMES",
 }  # fmt: skip
+# What makes a value of any length out of a few characters (the database's memory limit does not count a single value while it is made),
+# and what hides such a call in a text.
+SWELLS = frozenset(
+    [
+        "repeat",
+        "lpad",
+        "rpad",
+        "list_resize",
+        "array_resize",
+        "range",
+        "generate_series",
+        "format",
+        "printf",
+        "bar",
+        "query",
+    ]
+)
 TELLS = ("DUCKDB_", "PRAGMA_")
 ONE = "one statement that reads (SELECT, FROM, SHOW, DESCRIBE, EXPLAIN) is answered while a watch runs; the history is read-only"
 
@@ -81,6 +98,12 @@ def _explained(cursor: Any, text: str) -> Any:
 
 def _judge(cursor: Any, query: str, values: list[Any]) -> None:
     """Refuse a plan that calls anything but functions that read."""
+    tree = orjson.loads(cursor.execute("SELECT json_serialize_sql(?)", [query]).fetchone()[0])
+    swelling = sorted(
+        SWELLS & {name.lower() for name in _called(tree)}
+    )  # before the plan is made: constants are worked out in it
+    if swelling:
+        raise RefusedError(f"{swelling[0]}() is not answered while a watch runs: it may take all memory there is")
     question = "EXPLAIN (FORMAT JSON) " + query
     plan = (cursor.execute(question, values) if values else cursor.execute(question)).fetchone()
     for name in _functions(orjson.loads(plan[1])):
@@ -95,3 +118,16 @@ def _functions(nodes: list[dict[str, Any]]) -> Iterator[str]:
         if called is not None:
             yield str(called).upper()
         yield from _functions(node.get("children", []))
+
+
+def _called(tree: Any, *, makes_rows: bool = False) -> Iterator[str]:
+    """Names of the functions in a parsed statement that are called for a value; those that stand for a table come in pieces."""
+    if isinstance(tree, dict):
+        name = tree.get("function_name")
+        if isinstance(name, str) and (not makes_rows or name.lower() == "query"):
+            yield name
+        for key, value in tree.items():
+            yield from _called(value, makes_rows=key == "function" and tree.get("type") == "TABLE_FUNCTION")
+    elif isinstance(tree, list):
+        for value in tree:
+            yield from _called(value)

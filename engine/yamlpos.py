@@ -18,6 +18,8 @@ Path = tuple[str | int, ...]
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
+ALIASES_MAX = 8  # refused all the same, but with so few the other faults of the file can be told too
+
 
 @dataclass(slots=True)
 class Positioned:
@@ -41,9 +43,21 @@ class Positioned:
 
 def read(path: str, text: str) -> Positioned:
     """Parse one file; never raises for bad content."""
-    out = Positioned(path)
+    out, aliases = Positioned(path), 0
     try:
-        node = yaml.compose(text, Loader=_Loader)
+        # libyaml resolves aliases and tags while composing, so they are only visible in the text's own events; and a few lines of aliases
+        # upon aliases stand for billions of values, so the events come first.
+        for event in yaml.parse(text, Loader=_Loader):
+            start: Any = event.start_mark
+            aliases += isinstance(event, yaml.AliasEvent)
+            if getattr(event, "anchor", None):
+                said, mend = "anchors and aliases are not allowed", "write the value out"
+            elif getattr(event, "tag", None):
+                said, mend = f"tag {event.tag} is not allowed", "remove the tag"  # type: ignore[attr-defined]
+            else:
+                continue
+            out.problems.append(Problem(path, start.line + 1, start.column + 1, said, mend))
+        node = yaml.compose(text, Loader=_Loader) if aliases <= ALIASES_MAX else None
     except yaml.MarkedYAMLError as e:
         mark = e.problem_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -56,16 +70,6 @@ def read(path: str, text: str) -> Positioned:
             Problem(path, 1, 1, f"not YAML: {e}", "the file must be UTF-8 text without control characters")
         )
         return out
-    # libyaml resolves aliases and tags while composing, so they are only visible in the text's own events.
-    for event in yaml.parse(text, Loader=_Loader):
-        start: Any = event.start_mark
-        if getattr(event, "anchor", None):
-            said, mend = "anchors and aliases are not allowed", "write the value out"
-        elif getattr(event, "tag", None):
-            said, mend = f"tag {event.tag} is not allowed", "remove the tag"  # type: ignore[attr-defined]
-        else:
-            continue
-        out.problems.append(Problem(path, start.line + 1, start.column + 1, said, mend))
     out.data = _value(node, (), out) if node is not None else None
     return out
 

@@ -18,7 +18,7 @@ from defib.adapters.act.spool import Letter, post
 from defib.adapters.cli.tables import as_json, table, write_json
 from defib.adapters.journal import segments
 from defib.adapters.show import printable, safe, when
-from defib.engine.words import SourceError
+from defib.engine.words import SourceError, StoreError
 
 STATE = "/var/lib/defib"
 ASKED_MAX = 4 * 1024 * 1024
@@ -146,10 +146,13 @@ def verify(args: Any) -> int:
 
 def show(args: Any) -> int:
     """`defib audit show [JOB]`: what was decided and done, and why not more, oldest first."""
+    folder = folder_of(args)
+    if not os.path.isdir(folder):
+        raise StoreError(
+            f"{safe(printable(folder))}: no such folder\n    mend: name the folder given to 'defib watch --state'"
+        )
     rows = [
-        audits.understood(r.payload)
-        for r in segments.read(os.path.join(folder_of(args), "actions"))
-        if r.kind == audits.ROW
+        audits.understood(r.payload) for r in segments.read(os.path.join(folder, "actions")) if r.kind == audits.ROW
     ]
     if args.job is not None:
         number, _, task = args.job.partition("_")

@@ -62,7 +62,6 @@ def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watc
         _limits(config) if args.config is not None else None,
     )
     group = args.sql_group if args.sql_group is not None else _gid(config)
-    os.umask(0o077)  # what logs say is nobody else's business
     keeping = daemon.Keeping(
         most_bytes=config("state", "retention"),
         limits=SqlLimits(group=group),
@@ -79,7 +78,11 @@ def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watc
             alarm(text)
             service.note(text)
 
-    return daemon.watch(options, folder, ears, say, keeping, service=service)
+    before = os.umask(0o077)  # what logs say is nobody else's business
+    try:
+        return daemon.watch(options, folder, ears, say, keeping, service=service)
+    finally:
+        os.umask(before)
 
 
 def _complete(config: Config, folder: str | None) -> None:

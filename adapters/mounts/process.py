@@ -20,6 +20,7 @@ from typing import Any
 
 from defib.adapters.mounts.frames import D, E, J, Unpacker, item_of, pack
 from defib.engine.ports import Data, SourceItem
+from defib.engine.words import SourceError
 
 SECOND = 1_000_000
 QUEUE_BYTES = (
@@ -89,14 +90,24 @@ class Process:
         ours, theirs = socket.socketpair()
         words = [sys.executable, "-P", "-m", "defib.adapters.mounts.reader", str(theirs.fileno()), str(os.getpid())]
         with theirs:
-            self._child = subprocess.Popen(  # noqa: S603 - this program itself, with two numbers
-                words,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                pass_fds=[theirs.fileno()],
-                env={**os.environ, "POLARS_MAX_THREADS": "1"},  # a pool of threads is of no use for a few paths
-                process_group=0,  # Ctrl-C is for the parent
-            )
+            try:
+                self._child = subprocess.Popen(  # noqa: S603 - this program itself, with two numbers
+                    words,
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    env={**os.environ, "POLARS_MAX_THREADS": "1"},  # a pool of threads is of no use for a few paths
+                    process_group=0,  # Ctrl-C is for the parent
+                )
+            except OSError as e:
+                ours.close()
+                if self.born_us:  # it could be started before: the machine is short of something for a while
+                    self._again_us = now_us + BACKOFF_MAX_US
+                    return
+                raise SourceError(
+                    f"a process that reads logs cannot be started: {sys.executable}: {e.strerror}\n    mend: let the user that runs "
+                    "defib run this interpreter, and have more processes if it is about their number"
+                ) from e
         ours.setblocking(False)
         self._socket, self._unpacker, self._open, self._greeted = ours, Unpacker(), Poll(), False
         self._out.clear()

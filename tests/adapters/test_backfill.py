@@ -161,6 +161,9 @@ def test_a_part_is_whole_and_harmless_or_refused(logs: Path, tmp_path: Path, mon
     whole = (tmp_path / "0.part").read_bytes()
     for cut in (len(whole) - 1, len(whole) // 2, len(whole) - 200):
         assert "not written to its end" in refused(tmp_path, whole[:cut])
+    for at in range(0, len(whole), max(1, len(whole) // 60)):  # one bit is another one
+        said = refused(tmp_path, whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        assert ".part" in said, at
     assert "no part" in refused(tmp_path, b"hello")
     with (tmp_path / "evil.part").open("wb") as f:
         writer = PartWriter(f, Share("r", "l"))

@@ -22,6 +22,13 @@ from defib.adapters.duck import connect
 from defib.adapters.sqlserver import SqlServer
 
 LONG = "SELECT count(*) FROM range(100000000000) a, range(1000) b"
+# What would take all memory of a watch; offline it is the asker's own.
+SWELLING = """SELECT length(repeat('x', 2000000000))
+SELECT 'x'.repeat(2000000000)
+FROM query('SELECT repeat(''x'', 2000000000)')
+WITH q AS (SELECT LPAD('a', 2000000000, 'b') AS s) SELECT max(s) FROM q
+SELECT len(range(1000000000))
+EXPLAIN ANALYZE SELECT rpad('a', 2000000000, 'b')""".splitlines()
 # Everything that would reach beyond the rows of the history. SECRET is in the environment; OUT is replaced by a path to write to.
 HOSTILE = """ATTACH 'OUT'
 ATTACH ':memory:' AS m
@@ -140,7 +147,7 @@ def test_hostile_statements_are_refused_or_harmless(
     with history(tmp_path, live) as db:
         files = [db, *([Path(f"{db}.wal")] if live else [])]
         before = digest(*files)
-        for statement in HOSTILE:
+        for statement in [*HOSTILE, *(SWELLING if live else [])]:
             asked = statement.replace("OUT", str(outside / "out"))
             code = main(["sql", "--db", str(db), asked])
             out, err = capsys.readouterr()

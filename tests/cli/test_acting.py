@@ -118,3 +118,8 @@ def test_the_audit_is_verified_and_shown(state: Path, capsys: Capture) -> None:
     raw[raw.index(b"the watch began")] ^= 1
     segment.write_bytes(raw)
     assert main(["audit", "verify", "--state", str(state)]) == 3
+
+
+def test_an_audit_where_there_is_no_folder_is_no_empty_one(tmp_path: Path, capsys: Capture) -> None:
+    assert main(["audit", "show", "--state", str(tmp_path / "typo")]) == 3
+    assert "mend:" in capsys.readouterr().err

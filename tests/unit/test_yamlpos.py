@@ -95,3 +95,10 @@ def test_an_alias_that_holds_itself_is_refused_and_not_followed() -> None:
     got = read("f", "hang: &a {factor: *a}\n")
     assert [p.line for p in got.problems] == [1, 1]
     assert got.data == {"hang": {"factor": None}}
+
+
+def test_aliases_upon_aliases_are_refused_before_anybody_counts_them() -> None:
+    text = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 4)}]\n" for n in range(1, 40))
+    found = read("f", text)
+    assert (found.data, found.problems[0].line) == (None, 1)
+    assert "anchors" in found.problems[0].message
