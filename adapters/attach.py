@@ -103,6 +103,7 @@ def cluster_of(config: Config, source: Mounts, service: Service) -> Cluster:
         frozenset(config("slurm", "users")),
         frozenset(config("slurm", "partitions")),
         lambda event, fields: service.log.warning(event, **fields),
+        alarm=service.alarm,
     )
     service.registry.counter("defib_scheduler_reads_total", "Questions to the scheduler.", lambda: float(made.reads))
     service.registry.counter(

@@ -52,6 +52,7 @@ class Cluster:
     partitions: frozenset[str] = frozenset()
     tell: Callable[[str, dict[str, Any]], None] = lambda event, fields: None
     heard: Callable[[ClusterRead], None] = lambda read: None
+    alarm: Callable[[str], None] = lambda text: None  # what a person must know at once
     before: dict[JobKey, JobState] = field(default_factory=dict)
     jobs: int = 0
     reads: int = 0
@@ -78,6 +79,11 @@ class Cluster:
                 out += self._told.values()
         else:
             self.failures += 1
+            if self.reads == 1:
+                why = read.troubles[0] if read.troubles else "the scheduler could not be read"
+                self.alarm(
+                    f"{why}; jobs are followed as soon as it answers ('defib slurm look' tells what is asked of it)"
+                )
         for item in self.roster.take(self._wanted(read)):
             self._take(item, out)
         if read.ok and self.before:
