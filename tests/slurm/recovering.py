@@ -144,6 +144,12 @@ class Watch:
         case = self.case(job)
         return case is not None and case.state in states
 
+    def was(self, job: int, *states: str) -> bool:
+        """Whether the first case about this job has been in one of these states: a busy machine passes some between two looks."""
+        mine = [r for r in self.rows() if r.case is not None and r.case.attempt.job_id == job]
+        first = mine[0].case.id if mine and mine[0].case is not None else None
+        return any(r.after in states for r in mine if r.case is not None and r.case.id == first)
+
     def rows(self) -> list[Row]:
         return [row for row, _ in written(str(self.folder / "actions"))]
 
@@ -181,7 +187,7 @@ class Watch:
         return (self.root / "errors").read_text()[-4000:]
 
 
-def submit(bed: Bed, *options: str, steps: int = 60, comment: str = CONSENT, **env: str) -> int:
+def submit(bed: Bed, *options: str, steps: int = 400, comment: str = CONSENT, **env: str) -> int:
     """A toy training in a folder of its own."""
     home = bed.home("nobody")
     work = home / f"work-{time.monotonic_ns()}"

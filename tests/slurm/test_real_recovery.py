@@ -55,13 +55,13 @@ def test_a_crash_is_requeued_and_proven_where_slurm_lives_behind_a_prefix(
     login.chmod(0o755)
     watch = begin(prefix=(str(login), "nice"))
     job = submit(bed, "-w", "n01", FAULT="crash", FAULT_NODE="n01", FAULT_STEP="12")
-    watch.until(lambda: watch.is_(job, "accepted"), "the requeue")
+    watch.until(lambda: watch.was(job, "accepted"), "the requeue")
     assert watch.calls() == [f"requeue {job}"]
     # the node is mended while the job waits
     home = bed.home("nobody")
     toy = (home / "toy.py").read_text().replace('where in (node, "any")', "not step")
     (home / "toy.py").write_text(toy)
-    watch.until(lambda: watch.is_(job, "recovered"), "the proof", 120)
+    watch.until(lambda: watch.was(job, "recovered"), "the proof", 120)
     assert restarts(bed, job) == 1
     case = watch.case(job)
     assert case is not None
@@ -84,7 +84,7 @@ def test_a_crash_is_requeued_and_proven_where_slurm_lives_behind_a_prefix(
 def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, begin: Begin, tmp_path: Path) -> None:
     watch = begin()
     job = submit(bed, FAULT="hang", FAULT_NODE="n01", FAULT_STEP="12")
-    watch.until(lambda: watch.is_(job, "planned"), "the hang to be seen")
+    watch.until(lambda: watch.was(job, "planned"), "the hang to be seen")
     case = watch.case(job)
     assert case is not None
     assert case.gate == "independent-sign"
@@ -100,9 +100,9 @@ def test_a_hang_is_requeued_without_its_bad_node_and_proven(bed: Bed, begin: Beg
             "expires_s": 3600,
         },
     )
-    watch.until(lambda: watch.is_(job, "started"), "the restart", 120)
+    watch.until(lambda: watch.was(job, "started"), "the restart", 120)
     assert watch.calls() == [f"requeuehold Incomplete {job}", f"update JobId={job} ExcNodeList=n01", f"release {job}"]
-    watch.until(lambda: watch.is_(job, "recovered"), "the proof", 60)
+    watch.until(lambda: watch.was(job, "recovered"), "the proof", 60)
     said = bed.check("scontrol", "-o", "show", "job", str(job))
     assert "ExcNodeList=n01" in said
     assert restarts(bed, job) == 1
@@ -133,7 +133,7 @@ def test_observe_decides_the_same_and_calls_nothing_until_the_policy_says_so(
     watch.watch(3)
     assert (watch.case(job).gate, watch.calls()) == ("mode", [])  # type: ignore[union-attr]
     watch.policy(yaml.safe_dump(SITE))
-    watch.until(lambda: watch.is_(job, "accepted"), "the requeue")
+    watch.until(lambda: watch.was(job, "accepted"), "the requeue")
     assert watch.calls() == [f"requeue {job}"]
     assert restarts(bed, job) == 1
     watch.close()
@@ -212,9 +212,9 @@ def test_a_slow_run_is_restarted_only_where_site_and_owner_both_want_it(bed: Bed
     fault = {"FAULT": "slow", "FAULT_NODE": "any", "FAULT_STEP": "48"}
     yes, no = submit(bed, steps=400, comment=wants, **fault), submit(bed, steps=400, **fault)
     for job in (yes, no):
-        watch.until(lambda job=job: watch.is_(job, "planned", "issued", "accepted"), "a plan")  # type: ignore[misc]
+        watch.until(lambda job=job: watch.was(job, "planned", "issued", "accepted"), "a plan")  # type: ignore[misc]
         spool.post(str(tmp_path / "state/inbox"), {"kind": "sign", "job": str(job), "source": "steps"})
-    watch.until(lambda: watch.is_(yes, "accepted", "started", "recovered"), "the restart")
+    watch.until(lambda: watch.was(yes, "accepted", "started", "recovered"), "the restart")
     assert watch.calls() == [f"requeue Incomplete {yes}"]
     (gate,) = watch.sql(f"SELECT gate, value FROM decisions WHERE job LIKE '%/{no}' ORDER BY seq DESC LIMIT 1")
     assert gate == ("consent", "not for slow, only for crash, hang")
