@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import hyperscan as hs
 import numpy as np
 import numpy.typing as npt
 
 from defib.engine import finder
 from defib.engine.blocks import I64, Batch
-from defib.engine.finder import Finder, Matches
+from defib.engine.finder import Finder
+from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
 
 # What of recent records is remembered, since a storm says the same words again and again:
@@ -41,10 +41,10 @@ class HitFinder:
 
     remembers = True  # whether what silences a record is asked once for records of the same text
 
-    def __init__(self, roster: Roster, databases: Databases) -> None:
+    def __init__(self, roster: Roster, databases: Databases, library: Library = BINDING) -> None:
         self.roster = roster
-        self._finder = Finder(databases, tuple(a.encode() for a in roster.anchors))
-        self._vetoes, self._spares = finder.load(databases.vetoes), finder.load(databases.spares)
+        self._finder = Finder(databases, tuple(a.encode() for a in roster.anchors), library)
+        self._vetoes, self._spares = (finder.load(d, library) for d in (databases.vetoes, databases.spares))
         self._rules = len(roster.rules)
         self._banner = np.array([kind == "banner" for kind, _ in roster.finders], bool)
         self._code = np.array([i for _, i in roster.finders], np.int64)
@@ -120,7 +120,7 @@ class HitFinder:
         return rule[~spared], hit[~spared], benign[~spared]
 
     @staticmethod
-    def _asked_of(batch: Batch, records: I64, db: hs.Database | None) -> tuple[I64, I64]:
+    def _asked_of(batch: Batch, records: I64, db: Searcher | None) -> tuple[I64, I64]:
         """(group, record) of every match on these records."""
         if db is None or not len(records):
             return np.empty(0, np.int64), np.empty(0, np.int64)

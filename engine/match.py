@@ -11,12 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import hyperscan as hs
-
 from defib.engine import finder
 from defib.engine.blocks import I64, Batch, Piece
-from defib.engine.finder import Finder, Matches
+from defib.engine.finder import Finder
 from defib.engine.lazy import np
+from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
 
 if TYPE_CHECKING:
@@ -39,11 +38,12 @@ class Tally:
 class Matcher:
     """Holds the loaded databases and their scratch space; one per thread or process."""
 
-    def __init__(self, roster: Roster, databases: Databases) -> None:
+    def __init__(self, roster: Roster, databases: Databases, library: Library = BINDING) -> None:
         self._roster = roster
         self._databases = databases
-        self._finder = Finder(databases, ())
-        self._vetoes, self._spares = finder.load(databases.vetoes), finder.load(databases.spares)
+        self._library = library
+        self._finder = Finder(databases, (), library)
+        self._vetoes, self._spares = (finder.load(d, library) for d in (databases.vetoes, databases.spares))
         self._columns: object = None
 
     def hits(self, text: bytes) -> list[Hit]:
@@ -82,7 +82,7 @@ class Matcher:
         from defib.engine.hits import HitFinder
 
         if not isinstance(self._columns, HitFinder):
-            self._columns = HitFinder(self._roster, self._databases)
+            self._columns = HitFinder(self._roster, self._databases, self._library)
         batch = Batch([Piece(0, 0, 1, text)], len(text))
         return batch.ends, self._columns.told(batch, matches, frozenset())
 
@@ -99,7 +99,7 @@ class Matcher:
         return out
 
     def _asked(
-        self, db: hs.Database | None, text: bytes, stops: list[int], kinds: Iterable[str]
+        self, db: Searcher | None, text: bytes, stops: list[int], kinds: Iterable[str]
     ) -> dict[int, set[tuple[str, int]]]:
         """(kind, rule) of every veto that holds on the records that end at these places."""
         out: dict[int, set[tuple[str, int]]] = {}
