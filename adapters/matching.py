@@ -7,7 +7,6 @@ something was found, because counting them costs as much as looking; memory is o
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -72,12 +71,14 @@ def _scan(
     def take(pieces: list[Piece]) -> None:
         for piece in pieces:
             text = clean(piece.payload)
-            hits = matcher.hits(text)
-            counts = Counter(rule for _, rule in hits)
             if tell is None:
-                hits = _ends(hits) if lines else []
+                tallies = matcher.tallies(text)
+                counts = {t.rule: t.count for t in tallies}
+                hits = sorted({(at, t.rule) for t in tallies for at in (t.first, t.last)}) if lines else []
                 for rule in counts if not lines else ():
                     found.add(rule, 0, counts[rule])
+            else:
+                counts, hits = {}, matcher.hits(text)
             for offset, line, rule in _placed(piece, text, hits, numbered=numbered):
                 at = count.of(offset) if count else line
                 found.add(rule, at, 1 if tell else counts.pop(rule, 0))
@@ -94,13 +95,6 @@ def _scan(
         unread.append(Unread(file.shown, f"read to where it broke: {why(e)}"))
     take(cutter.finish())
     return found
-
-
-def _ends(hits: list[Hit]) -> list[Hit]:
-    """The first and the last hit of every rule: in a storm only these need a line."""
-    last = {rule: stop for stop, rule in hits}
-    first = {rule: stop for stop, rule in reversed(hits)}
-    return sorted({(stop, rule) for of in (first, last) for rule, stop in of.items()})
 
 
 def _placed(piece: Piece, text: bytes, hits: list[Hit], *, numbered: bool) -> Iterator[tuple[int, int, int]]:

@@ -16,8 +16,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from defib import __version__
+from defib.adapters import native
 from defib.adapters.show import printable
 from defib.engine.errors import Problem, RuleError
+from defib.engine.library import BINDING, Library
 from defib.engine.plan import FORMAT, Databases, Roster, from_json
 
 if TYPE_CHECKING:
@@ -76,7 +78,7 @@ def _text(path: Path) -> str:
 def load(extra: list[Path] | None = None, *, use_cache: bool = True) -> LoadedRules:
     """The shipped rules plus `extra` folders. Raises RuleError with every fault, failed examples included."""
     files = read_folders([built_in(), *(extra or [])])
-    slot = _cache_dir() / _key(files)
+    slot = _cache_dir() / _key(files, BINDING)
     if use_cache:
         cached = _read(slot)
         if cached is not None:
@@ -95,16 +97,45 @@ def load(extra: list[Path] | None = None, *, use_cache: bool = True) -> LoadedRu
     return loaded
 
 
-def load_scan(extra: list[Path] | None = None) -> tuple[Roster, Databases]:
-    """The same rules for a scan that needs only codes and names: from the cache without the rulebook. Raises RuleError as `load` does."""
-    parts = _parts(_cache_dir() / _key(read_folders([built_in(), *(extra or [])])))
-    with contextlib.suppress(ValueError, KeyError, TypeError):
-        if parts is not None:
-            return from_json(parts[1]), Databases(*parts[2:])
+def load_scan(extra: list[Path] | None = None) -> tuple[Roster, Databases, Library]:
+    """The same rules for a scan that needs only codes and names, from the cache without the rulebook, and the library that they are for:
+    the system's, where `native` finds one and every example holds with it. Raises RuleError as `load` does."""
+    files = read_folders([built_in(), *(extra or [])])
+    system = native.library(_cache_dir())
+    for library in (system, BINDING):
+        parts = _parts(_cache_dir() / _key(files, library)) if library is not None else None
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            if parts is not None and library is not None:
+                return from_json(parts[1]), Databases(*parts[2:]), library
+        if library is not BINDING and library is not None and (made := _made_for(library, files, extra)) is not None:
+            return made
     from defib.engine import plan, scan
 
     loaded = load(extra)
-    return plan.roster(scan.plan(loaded.book)), loaded.databases
+    return plan.roster(scan.plan(loaded.book)), loaded.databases, BINDING
+
+
+def _made_for(
+    library: Library, files: list[tuple[str, str]], extra: list[Path] | None
+) -> tuple[Roster, Databases, Library] | None:
+    """Databases of a library other than the binding, kept beside those; None if it cannot compile a rule or an example fails with it."""
+    from defib.engine import plan, proof, scan
+
+    book = load(extra).book
+    try:
+        databases = scan.compile_databases(book, library=library)
+    except ValueError:
+        return None
+    if proof.prove(book, databases, library):
+        return None
+    with contextlib.suppress(OSError):
+        _write(_cache_dir() / _key(files, library), LoadedRules(book, databases))
+    return plan.roster(scan.plan(book)), databases, library
+
+
+def scanned_by() -> str:
+    """In one line: how `defib scan` looks for these rules."""
+    return native.told(_cache_dir())
 
 
 def _cache_dir() -> Path:
@@ -114,11 +145,8 @@ def _cache_dir() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "defib"
 
 
-def _key(files: list[tuple[str, str]]) -> str:
-    import hyperscan
-
-    library = hyperscan.__version__  # type: ignore[attr-defined]  # there, but not in the stub
-    digest = hashlib.sha256(f"{__version__}|{FORMAT}|{library}|{_cpu()}".encode())
+def _key(files: list[tuple[str, str]], library: Library) -> str:
+    digest = hashlib.sha256(f"{__version__}|{FORMAT}|{library.name}|{_cpu()}".encode())
     for path, text in sorted(files):
         digest.update(path.encode("utf-8", "surrogateescape") + b"\0" + text.encode() + b"\0")
     return digest.hexdigest()

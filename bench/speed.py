@@ -4,7 +4,8 @@ Builds seeded corpora (a: Megatron rank-0 progress lines; b: NCCL INFO chatter o
 UTF-8; d: traceback storm; e: a mix of them), then times whole processes in interleaved rounds: medians of CPU and wall seconds with spread,
 peak memory, and ratios:
 
-    scan      `defib scan`: every rule over the bytes, hits vetoed and placed
+    scan      `defib scan`: every rule over the bytes, hits vetoed and placed, with the helper in C where it can be had; which is told
+    scan-pure the same without the helper (DEFIB_NATIVE=off)
     replay    `defib replay`: everything, into a DuckDB file
     hs        the same patterns in C with the system's Hyperscan or Vectorscan (bench/hsraw.c): reading and scanning only, without compiling;
               left out with a word where no compiler or library is there
@@ -201,6 +202,7 @@ def measure(
     db = folder / "speed.duckdb"
     commands: dict[str, tuple[list[str], Path]] = {
         "scan": ([*DEFIB, "scan", "--count", str(path)], path),
+        "scan-pure": (["env", "DEFIB_NATIVE=off", *DEFIB, "scan", "--count", str(path)], path),
         "replay": ([*DEFIB, "replay", "--quiet", "--jsonl", "--db", str(db), str(path)], path),
     }
     for name, (command, part) in others.items():
@@ -299,8 +301,11 @@ def machine() -> str:
         if shutil.which("rg")
         else "no rg"
     )
+    from defib.adapters import rulefiles
+
     return (
-        f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rg}"
+        f"{model[1] if model else platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {rg}; "
+        f"scan runs {rulefiles.scanned_by()}"
     )
 
 

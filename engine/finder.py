@@ -19,6 +19,7 @@ from typing import NamedTuple
 import hyperscan as hs
 
 from defib.engine.lazy import np
+from defib.engine.library import BINDING, Entry, Gate, Library, Matches, Searcher
 from defib.engine.plan import Databases
 
 WINDOW = 256 * 1024
@@ -36,21 +37,10 @@ ALL = (
 
 MANY = 256  # matches from which numpy places them
 
-Matches = tuple["array[int]", "array[int]"]  # expression ids, ends
 
-
-def compiled(entries: Sequence[tuple[int, bytes, int]]) -> bytes:
-    """Serialized database of (id, expression, flags)."""
-    if not entries:
-        return b""
-    return bytes(hs.dumpb(_database(entries)))
-
-
-def _database(entries: Sequence[tuple[int, bytes, int]]) -> hs.Database:
-    db = hs.Database(mode=hs.HS_MODE_BLOCK)
-    ids, expressions, flags = zip(*entries, strict=True)
-    db.compile(expressions=list(expressions), ids=list(ids), elements=len(entries), flags=list(flags))
-    return db
+def compiled(entries: Sequence[Entry], library: Library = BINDING) -> bytes:
+    """Serialized database; empty where there is nothing to find."""
+    return library.compiled(entries) if entries else b""
 
 
 def literal(text: bytes) -> bytes:
@@ -58,34 +48,19 @@ def literal(text: bytes) -> bytes:
     return b"".join(b"\\x%02x" % c for c in text)
 
 
-def literals(texts: Iterable[bytes], flags: int = 0) -> list[tuple[int, bytes, int]]:
+def literals(texts: Iterable[bytes], flags: int = 0) -> list[Entry]:
     """Entries of literals, numbered in their order."""
     return [(n, literal(t), flags) for n, t in enumerate(texts)]
 
 
-def load(serialized: bytes) -> hs.Database | None:
+def load(serialized: bytes, library: Library = BINDING) -> Searcher | None:
     """Ready to scan with; None for no database."""
-    if not serialized:
-        return None
-    db = hs.loadb(serialized, hs.HS_MODE_BLOCK)
-    db.scratch = hs.Scratch(db)
-    return db
+    return library.load(serialized) if serialized else None
 
 
-def scan(db: hs.Database | None, text: bytes | memoryview) -> Matches:
-    """Every match. Buffers of 4 GiB and more are refused: the binding would cut them silently."""
-    ids, ends = array("q"), array("q")
-    if db is None or not text:
-        return ids, ends
-    assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
-    add_id, add_end = ids.append, ends.append
-
-    def found(code: int, _start: int, end: int, _flags: int, _context: object) -> None:
-        add_id(code)
-        add_end(end)
-
-    db.scan(text, match_event_handler=found)  # type: ignore[type-var]  # takes any buffer; the stub knows only two
-    return ids, ends
+def scan(db: Searcher | None, text: bytes | memoryview) -> Matches:
+    """Every match."""
+    return db.scan(text) if db is not None and text else (array("q"), array("q"))
 
 
 def windows(text: bytes, size: int = WINDOW) -> Iterator[tuple[int, int]]:
@@ -115,20 +90,27 @@ class Looked(NamedTuple):
 class Finder:
     """Holds the loaded databases and their scratch space; one per thread or process."""
 
-    def __init__(self, databases: Databases, anchors: tuple[bytes, ...]) -> None:
-        self._gate, self._gated, self._banners, self._bare = (load(d) for d in databases[:4])
+    def __init__(self, databases: Databases, anchors: tuple[bytes, ...], library: Library = BINDING) -> None:
+        self._library = library
+        self._gate, self._gated, self._banners, self._bare = (load(d, library) for d in databases[:4])
         self._literals = literals(anchors, ONCE)
-        self._anchors: OrderedDict[frozenset[int], hs.Database | None] = OrderedDict()
-        self._every = load(databases.anchors)
+        self._anchors: OrderedDict[frozenset[int], Searcher | None] = OrderedDict()
+        self._every = load(databases.anchors, library)
 
     def matches(self, text: bytes) -> Matches:
         """Matches of the gated and the bare expressions; `text` is whole records, each with its line feed.
 
         Every record an expression matches in is told; of a banner at least one.
         """
-        looked = self._look(text)
         view = memoryview(text)
-        parts = [scan(self._bare, text), *(_at(scan(self._gated, view[a:b]), a) for a, b in looked.dense)]
+        parts = [scan(self._bare, text)]
+        if text and self._gated is not None and isinstance(self._gate, Gate):
+            found, codes = self._gate.gated(self._gated, text, ALL)
+            parts.append(found)
+            looked = Looked([], [], [((0, len(text)), codes)] if codes else [])
+        else:
+            looked = self._look(text)
+        parts += (_at(scan(self._gated, view[a:b]), a) for a, b in looked.dense)
         if looked.records:
             parts.append(self._within(view, looked.records))
         seen = {n for ids, _ in parts for n in ids} if looked.banners else set[int]()
@@ -177,18 +159,7 @@ class Finder:
     def _literals_in(self, window: memoryview) -> list[tuple[int, int]] | None:
         """(end, code) of literals of the gate, in order; None if they are too many."""
         assert self._gate is not None
-        ends: list[tuple[int, int]] = []
-        most = 8 + len(window) // SPARSE
-
-        def found(code: int, _start: int, end: int, _flags: int, _context: object) -> bool:
-            ends.append((end, code))
-            return len(ends) > most
-
-        try:
-            self._gate.scan(window, match_event_handler=found)  # type: ignore[type-var]  # as in `scan`
-        except hs.ScanTerminated:
-            return None
-        return sorted(ends)
+        return self._gate.few(window, 8 + len(window) // SPARSE)
 
     def anchors(self, text: bytes) -> frozenset[int]:
         """Numbers of the anchors that occur."""
@@ -207,11 +178,11 @@ class Finder:
                 db = self._without(key)
         return frozenset(found)
 
-    def _without(self, found: Collection[int]) -> hs.Database | None:
+    def _without(self, found: Collection[int]) -> Searcher | None:
         key = frozenset(found)
         if key not in self._anchors:
             left = [entry for entry in self._literals if entry[0] not in key]
-            self._anchors[key] = load(compiled(left))
+            self._anchors[key] = load(compiled(left, self._library), self._library)
             if len(self._anchors) > KEPT:
                 self._anchors.popitem(last=False)
         self._anchors.move_to_end(key)

@@ -6,34 +6,55 @@ holds: they are what `HitFinder` finds; where much is found it is asked, since c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
-
-import hyperscan as hs
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from defib.engine import finder
-from defib.engine.blocks import Batch, Piece
-from defib.engine.finder import Finder, Matches
+from defib.engine.blocks import I64, Batch, Piece
+from defib.engine.finder import Finder
+from defib.engine.lazy import np
+from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
+
+if TYPE_CHECKING:
+    from defib.engine.hits import Hits
 
 FEW = 256  # matches of one text up to which plain Python is faster than loading and using numpy
 Hit = tuple[int, int]  # position of the record's line feed in the text, rule
 
 
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Hits of a rule in one text. first, last: positions of the line feeds of their records."""
+
+    rule: int
+    count: int
+    first: int
+    last: int
+
+
 class Matcher:
     """Holds the loaded databases and their scratch space; one per thread or process."""
 
-    def __init__(self, roster: Roster, databases: Databases) -> None:
+    def __init__(self, roster: Roster, databases: Databases, library: Library = BINDING) -> None:
         self._roster = roster
         self._databases = databases
-        self._finder = Finder(databases, ())
-        self._vetoes, self._spares = finder.load(databases.vetoes), finder.load(databases.spares)
+        self._library = library
+        self._finder = Finder(databases, (), library)
+        self._vetoes, self._spares = (finder.load(d, library) for d in (databases.vetoes, databases.spares))
         self._columns: object = None
 
     def hits(self, text: bytes) -> list[Hit]:
         """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
         matches = self._finder.matches(text)
-        if len(matches[0]) > FEW:
-            return self._many(text, matches)
+        if len(matches[0]) <= FEW:
+            return self._few(text, matches)
+        ends, found = self._many(text, matches)
+        return list(zip(ends[found.record].tolist(), found.rule.tolist(), strict=True))
+
+    def _few(self, text: bytes, matches: Matches) -> list[Hit]:
         rules: dict[int, set[int]] = {}
         for n, end in zip(*matches, strict=True):
             kind, rule = self._roster.finders[n]
@@ -51,14 +72,19 @@ class Matcher:
             out += [(stop, rule) for rule in sorted(left)]
         return out
 
-    def _many(self, text: bytes, matches: Matches) -> list[Hit]:
+    def tallies(self, text: bytes) -> list[Tally]:
+        """The same hits, added up by rule."""
+        matches = self._finder.matches(text)
+        return _added(self._few(text, matches)) if len(matches[0]) <= FEW else _summed(*self._many(text, matches))
+
+    def _many(self, text: bytes, matches: Matches) -> tuple[I64, Hits]:
+        """(ends of records, hits)."""
         from defib.engine.hits import HitFinder
 
         if not isinstance(self._columns, HitFinder):
-            self._columns = HitFinder(self._roster, self._databases)
+            self._columns = HitFinder(self._roster, self._databases, self._library)
         batch = Batch([Piece(0, 0, 1, text)], len(text))
-        found = self._columns.told(batch, matches, frozenset())
-        return list(zip(batch.ends[found.record].tolist(), found.rule.tolist(), strict=True))
+        return batch.ends, self._columns.told(batch, matches, frozenset())
 
     def _silenced(self, text: bytes, stops: list[int]) -> dict[int, tuple[bool, frozenset[int]]]:
         """Of the records that end at these places: whether a benign rule mutes them, and the rules their own `unless` speaks against."""
@@ -73,7 +99,7 @@ class Matcher:
         return out
 
     def _asked(
-        self, db: hs.Database | None, text: bytes, stops: list[int], kinds: Iterable[str]
+        self, db: Searcher | None, text: bytes, stops: list[int], kinds: Iterable[str]
     ) -> dict[int, set[tuple[str, int]]]:
         """(kind, rule) of every veto that holds on the records that end at these places."""
         out: dict[int, set[tuple[str, int]]] = {}
@@ -83,3 +109,21 @@ class Matcher:
             if said:
                 out[stop] = said
         return out
+
+
+def _added(hits: list[Hit]) -> list[Tally]:
+    count = Counter(rule for _, rule in hits)
+    last = {rule: stop for stop, rule in hits}
+    first = {rule: stop for stop, rule in reversed(hits)}
+    return [Tally(rule, count[rule], first[rule], last[rule]) for rule in sorted(count)]
+
+
+def _summed(ends: I64, found: Hits) -> list[Tally]:
+    """The same of many hits, in columns."""
+    count = np.bincount(found.rule)
+    first, last = np.zeros_like(count), np.zeros_like(count)
+    last[found.rule] = found.record  # of what is assigned to one place, the last stays
+    first[found.rule[::-1]] = found.record[::-1]
+    hit = np.flatnonzero(count)
+    columns = hit, count[hit], ends[first[hit]], ends[last[hit]]
+    return [Tally(*row) for row in zip(*(c.tolist() for c in columns), strict=True)]

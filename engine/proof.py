@@ -13,6 +13,7 @@ import orjson
 import polars as pl
 
 from defib.engine.blocks import Batch, Piece
+from defib.engine.library import BINDING, Library
 from defib.engine.progress import captures, kept
 from defib.engine.rulebook import Databases, Example, Format, Rule, Rulebook, Template
 from defib.engine.scan import Scanner
@@ -20,9 +21,9 @@ from defib.engine.signals import SignalReader
 from defib.engine.words import Problem
 
 
-def prove(book: Rulebook, databases: Databases) -> list[Problem]:
+def prove(book: Rulebook, databases: Databases, library: Library = BINDING) -> list[Problem]:
     """Every example that does not hold, in file order; empty for a sound rulebook."""
-    out = list(_prove_rules(book, databases))
+    out = list(_prove_rules(book, databases, library))
     for f in book.formats:
         out += _prove_format(f)
     for t in (*book.prefixes, *book.paths):
@@ -39,13 +40,13 @@ def one_line(line: str) -> bytes:
     return line.replace("\r", " ").replace("\n", " ").encode()
 
 
-def _prove_rules(book: Rulebook, databases: Databases) -> Iterator[Problem]:
+def _prove_rules(book: Rulebook, databases: Databases, library: Library) -> Iterator[Problem]:
     cases = [(r, e, want) for r in book.rules for want, es in ((True, r.hits), (False, r.misses)) for e in es]
     if not cases:
         return
     batch = Batch()
     batch.add(Piece(0, 0, 1, b"".join(one_line(e.line) + b"\n" for _, e, _ in cases)))
-    scanner = Scanner(book, databases)
+    scanner = Scanner(book, databases, library)
     hits = scanner.scan(batch)
     fired: list[set[int]] = [set() for _ in cases]
     got: dict[tuple[int, str], dict[str, str]] = {}

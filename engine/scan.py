@@ -11,6 +11,7 @@ cross a line feed (`\\s`, `\\W`, `\\D`, negated classes).
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterator
 
@@ -21,6 +22,7 @@ from defib.engine.chatter import CHATTER, STARTUP
 from defib.engine.finder import MULTILINE, ONCE
 from defib.engine.hits import HitFinder
 from defib.engine.hits import Hits as Hits
+from defib.engine.library import BINDING, Library
 from defib.engine.literals import Gates
 from defib.engine.plan import Databases, Plan, roster
 from defib.engine.rulebook import Rulebook
@@ -90,8 +92,8 @@ def plan(book: Rulebook) -> Plan:
     )  # fmt: skip
 
 
-def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
-    """Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, Hyperscan version and CPU.
+def compile_databases(book: Rulebook, *, by_literals: bool = True, library: Library = BINDING) -> Databases:
+    """Seconds for hundreds of rules; cache by `Rulebook.hash`, `FORMAT`, the library's name and CPU.
 
     by_literals: False runs every expression over all bytes, which finds the same (for measuring).
     """
@@ -101,17 +103,18 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True) -> Databases:
     banners = {n for n, (_, kind, _) in enumerate(p.finders) if kind == "banner"}
     always = {literal for n, gate in of.items() if n not in banners for literal in gate}
     once = {(n, literal) for n, gate in of.items() if n in banners for literal in gate}
+    made = functools.partial(finder.compiled, library=library)
     return Databases(
-        gate=finder.compiled(
+        gate=made(
             [(finder.ALL + i, finder.literal(text), 0) for i, text in enumerate(sorted(always))]
             + [(n, finder.literal(text), hs.HS_FLAG_SINGLEMATCH) for n, text in sorted(once)]
         ),
-        gated=finder.compiled([e for e in entries if e[0] in of]),
-        banners=finder.compiled([e for e in entries if e[0] in of and e[0] in banners]),
-        bare=finder.compiled([e for e in entries if e[0] not in of]),
-        anchors=finder.compiled(finder.literals((a.encode() for a in p.anchors), ONCE)),
-        vetoes=finder.compiled(_vetoes(p, ("unless", "benign"))),
-        spares=finder.compiled(_vetoes(p, ("spare",))),
+        gated=made([e for e in entries if e[0] in of]),
+        banners=made([e for e in entries if e[0] in of and e[0] in banners]),
+        bare=made([e for e in entries if e[0] not in of]),
+        anchors=made(finder.literals((a.encode() for a in p.anchors), ONCE)),
+        vetoes=made(_vetoes(p, ("unless", "benign"))),
+        spares=made(_vetoes(p, ("spare",))),
     )
 
 
@@ -150,7 +153,7 @@ def healthy(book: Rulebook) -> Iterator[tuple[bytes, int]]:
 class Scanner(HitFinder):
     """A rulebook's databases made ready; one per thread or process."""
 
-    def __init__(self, book: Rulebook, databases: Databases) -> None:
+    def __init__(self, book: Rulebook, databases: Databases, library: Library = BINDING) -> None:
         self.book = book
         self.plan = plan(book)
-        super().__init__(roster(self.plan), databases)
+        super().__init__(roster(self.plan), databases, library)

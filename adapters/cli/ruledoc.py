@@ -38,6 +38,8 @@ PLACEHOLDERS = (
 class Noting(Scanner):
     """A scanner that also counts what no SIGNALS row shows: benign rules that muted a record, and banners."""
 
+    remembers = False  # every record counts
+
     def __init__(self, book: Rulebook, databases: Databases) -> None:
         super().__init__(book, databases)
         self.counts: dict[str, int] = {}

@@ -100,7 +100,7 @@ def _tell_proven(loaded: rulefiles.LoadedRules) -> None:
         f"{n['signature']} signatures, {n['format']} progress formats, {n['phase']} phase lines, {n['banner']} banners, "
         f"{n['class']} classes, {n['row']} table rows: {n['hits']} examples match, {n['misses']} near-misses do not"
     )
-    print(f"compiled: {sum(map(len, loaded.databases)):,} bytes")
+    print(f"compiled: {sum(map(len, loaded.databases)):,} bytes; scanned {rulefiles.scanned_by()}")
 
 
 def _costs(book: Rulebook) -> tuple[float, list[Cost]]:

@@ -13,7 +13,7 @@ from defib.engine.match import Matcher
 
 def scan(args: Any) -> int:
     """Print hits by file and rule. Exit code 1 if nothing was found (as grep does), 3 if an input could not be read."""
-    roster, databases = rulefiles.load_scan(args.rules)
+    roster, databases, library = rulefiles.load_scan(args.rules)
     unread: list[logfiles.Unread] = []
     files = logfiles.find(args.paths, unread)
     names = roster.rules
@@ -22,7 +22,9 @@ def scan(args: Any) -> int:
         sys.stdout.write(f"{safe(file.shown)}:{line}: {safe(names[rule])}\n")
 
     tell = each if args.each else None
-    found = list(scan_files(files, Matcher(roster, databases), unread, tell, lines=args.each or not args.count))
+    found = list(
+        scan_files(files, Matcher(roster, databases, library), unread, tell, lines=args.each or not args.count)
+    )
     if args.json:
         _json(found, unread, names, lines=not args.count)
     elif args.count:

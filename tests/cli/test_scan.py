@@ -22,6 +22,12 @@ def log(*parts: bytes) -> bytes:
     return b"".join(parts)
 
 
+@pytest.fixture(autouse=True, params=["on", "off"])
+def helper(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the helper in C, where it can be had, and without."""
+    monkeypatch.setenv("DEFIB_NATIVE", request.param)
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     folder = tmp_path / "logs"
@@ -84,3 +90,16 @@ def test_a_scan_without_finds_loads_nothing_heavy(logs: Path, say: Run) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code, logs / "c.out"], capture_output=True, check=True, timeout=100)
     assert done.stdout.decode().splitlines()[-1] == "[]"
+
+
+def test_blocks_and_the_helper_change_nothing_in_a_storm(
+    say: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    storm = b"".join(b"[rank%d]: " % (n % 7) + (TRACE if n % 3 else LOST) + b"quiet\n" * (n % 5) for n in range(3000))
+    (tmp_path / "storm.log").write_bytes(storm)
+    said = set()
+    for size in (4096, 100_000, 1 << 20):
+        monkeypatch.setattr(matching, "BLOCK_BYTES", size)
+        said.add(say("scan", tmp_path / "storm.log").stdout)
+    (only,) = said
+    assert b"storm.log:2: python.traceback (2000, last at line 8996)" in only, only

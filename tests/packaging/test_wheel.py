@@ -64,9 +64,11 @@ def test_the_wheel_holds_one_package(wheel: zipfile.ZipFile) -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_the_wheel_holds_every_file_of_a_room(room: str, wheel: zipfile.ZipFile) -> None:
     ours = {
-        f"defib/{room}/{p.relative_to(ROOT / room)}" for p in (ROOT / room).rglob("*") if p.suffix in (".py", ".yaml")
+        f"defib/{room}/{p.relative_to(ROOT / room)}"
+        for p in (ROOT / room).rglob("*")
+        if p.suffix in (".py", ".yaml", ".c")
     }
-    shipped = {n for n in wheel.namelist() if n.startswith(f"defib/{room}/") and n.endswith((".py", ".yaml"))}
+    shipped = {n for n in wheel.namelist() if n.startswith(f"defib/{room}/") and n.endswith((".py", ".yaml", ".c"))}
     assert shipped == ours
     assert "defib/py.typed" in wheel.namelist()
 
@@ -106,6 +108,7 @@ def test_the_sdist_can_be_built_from(built: Path) -> None:
         "src/defib/__init__.py",
         "engine/core.py",
         "adapters/wire.py",
+        "adapters/collect.c",
         "rules/classes.yaml",
         "LICENSE",
     } <= names

@@ -7,8 +7,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conftest import CLASSES, Kit, batch_of, kit
 
-from defib.engine import match, plan, scan
-from defib.engine.match import Matcher
+from defib.engine import hits, match, plan, scan
+from defib.engine.match import Matcher, Tally
 from defib.engine.proof import one_line
 
 RULES = {
@@ -42,13 +42,44 @@ def without(k: Kit, text: bytes) -> list[tuple[int, int]]:
     return Matcher(plan.roster(scan.plan(k.book)), k.databases).hits(text)
 
 
+def added(k: Kit, text: bytes) -> list[Tally]:
+    return Matcher(plan.roster(scan.plan(k.book)), k.databases).tallies(text)
+
+
+def found_by_rule(found: list[tuple[int, int]]) -> list[Tally]:
+    places = {rule: [stop for stop, r in found if r == rule] for _, rule in found}
+    return [Tally(rule, len(stops), stops[0], stops[-1]) for rule, stops in sorted(places.items())]
+
+
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(lines=st.lists(st.lists(st.sampled_from(WORDS), max_size=5).map(" ".join), max_size=20))
 @pytest.mark.parametrize("few", [0, 1 << 30])
 def test_both_ways_find_the_same(few: int, rules: Kit, monkeypatch: pytest.MonkeyPatch, lines: list[str]) -> None:
     monkeypatch.setattr(match, "FEW", few)
     text = "".join(f"{line}\n" for line in lines).encode()
-    assert without(rules, text) == (with_columns(rules, text) if text else [])
+    found = without(rules, text)
+    assert found == (with_columns(rules, text) if text else [])
+    assert added(rules, text) == found_by_rule(found)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    batches=st.lists(
+        st.lists(st.lists(st.sampled_from(WORDS[:8]), max_size=3).map(" ".join), max_size=8).map("\n".join), max_size=6
+    )
+)
+@pytest.mark.parametrize(("records", "size", "pause"), [(4096, 1 << 20, 15), (3, 1 << 20, 0), (4096, 20, 1)])
+def test_what_is_remembered_of_a_text_changes_nothing(
+    records: int, size: int, pause: int, rules: Kit, monkeypatch: pytest.MonkeyPatch, batches: list[str]
+) -> None:
+    for name, value in (("REMEMBERED", records), ("REMEMBERED_BYTES", size), ("PAUSE", pause)):
+        monkeypatch.setattr(hits, name, value)
+    once = rules.scanner()
+    for text in batches:
+        batch, fresh = batch_of(f"{text}\n".encode() * 2), rules.scanner()
+        fresh.remembers = False
+        one, other = once.scan(batch), fresh.scan(batch)
+        assert (one.rule.tolist(), one.record.tolist()) == (other.rule.tolist(), other.record.tolist())
 
 
 def test_on_every_example_of_the_shipped_rules(shipped: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
