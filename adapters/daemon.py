@@ -64,6 +64,7 @@ class Keeping:
     snapshot_us: int = 600_000_000
     limits: Limits = field(default_factory=Limits)
     job_records: int = 5_000_000  # of one job; what is beyond is counted. 0: no limit
+    user_records: int = 50_000_000  # of the running jobs of one user, where a scheduler names him
 
 
 @dataclass(slots=True)
@@ -184,7 +185,8 @@ class Station:
     def drive(self) -> Drive:
         """The loop that `run` turns."""
         k = self.keeper
-        quota = Quota(self.state, k.keeping.job_records) if k.keeping.job_records else None
+        most = k.keeping.job_records, k.keeping.user_records
+        quota = Quota(self.state, *most) if any(most) else None
         if quota is not None:
             quota.restore(k.resumed.kept(QUOTA))
         r = k.resumed

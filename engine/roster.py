@@ -184,7 +184,12 @@ class Roster:
         items += [Odd(t) for t in troubles if t not in life.troubles]
         life.troubles = troubles
         streams = tuple(
-            (log, StreamFacts(life.job, facts.name or None, channel=log.channel if log.channel != "step" else None))
+            (
+                log,
+                StreamFacts(
+                    life.job, facts.name or None, channel=log.channel if log.channel != "step" else None, user=facts.uid
+                ),
+            )
             for log in logs
         )
         if streams != life.streams:

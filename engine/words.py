@@ -100,6 +100,7 @@ class StreamFacts:
     restart_count: int | None = None
     attempt: int | None = None  # e.g. torchrun's attempt_N directory
     channel: str | None = None  # out | err
+    user: int | None = None  # whose job it is, where a scheduler says so
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,7 @@ def watch(args: Any, ears: wire.Ears, alarm: Callable[[str], None]) -> wire.Watc
         most_bytes=config("state", "retention"),
         limits=SqlLimits(group=group),
         job_records=config("limits", "job_records"),
+        user_records=config("limits", "user_records"),
     )
     service = Service(config, rules, lambda: trust.faults(rules), group)
     if args.config is None:

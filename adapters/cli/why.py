@@ -92,8 +92,11 @@ def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
                 {k: last[a["job"]][k] for k in ("attempt_index", "verdict", "class", "cause_rule", "last_step")},
             ]
         last[a["job"]] = {**a, "earlier": tries}
-    if not last and what is not None and (done := deeds.of(con, what)):
-        return [{"job": done[0]["job"], "attempt_id": None, "recovery": done, "live": _live(con, done[0]["job"])}]
+    if not last and what is not None:
+        done = deeds.of(con, what)
+        running = "SELECT job FROM live_jobs WHERE job = ? OR job_id = ? OR ends_with(job, '/' || ?) ORDER BY job"
+        jobs = [done[0]["job"]] if done else [r["job"] for r in _dicts(ask(con, db, running, [what] * 3))]
+        return [{"job": j, "attempt_id": None, "recovery": done, "live": _live(con, j)} for j in jobs]
     for a in last.values():
         key = [a["attempt_id"]]
         a["recovery"] = deeds.of(con, a["job"])
@@ -138,8 +141,12 @@ def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
 
 
 def _live(con: Any, job: str) -> dict[str, Any] | None:
-    """How a job is that has not been judged yet."""
-    found = _dicts(con.execute("SELECT health, since, because, state, step FROM live_jobs WHERE job = ?", [job]))
+    """How a job is that has not been judged yet. as_of: the watch's last word, which is old where that watch is gone."""
+    query = (
+        "SELECT health, since, because, state, step, make_timestamp(m.value::BIGINT) AS as_of FROM live_jobs "
+        "LEFT JOIN meta m ON m.key = 'now_us' WHERE job = ?"
+    )
+    found = _dicts(con.execute(query, [job]))
     return found[0] if found else None
 
 
@@ -189,12 +196,13 @@ def tell(a: dict[str, Any]) -> list[str]:
 
 
 def _unjudged(a: dict[str, Any]) -> list[str]:
-    """A job that is not over, of which there is nothing yet but what was decided about it."""
+    """A job that is not over: how it is, and what was decided about it."""
     live = a["live"]
     if live is None:
         return [f"{safe(a['job'])}: NOT JUDGED - its logs have told no end yet", *deeds.page(a["recovery"])]
     step = f", at step {live['step']:,}" if live["step"] is not None else ""
-    head = f"{safe(a['job'])}: {live['health'].upper()} - it is being watched{step}"
+    told = f", as of {live['as_of']:%Y-%m-%d %H:%M:%S} UTC" if live["as_of"] is not None else ""
+    head = f"{safe(a['job'])}: {live['health'].upper()} - it is being watched{step}{told}"
     return [head, *([f"  {safe(live['because'])}"] if live["because"] else []), *deeds.page(a["recovery"])]
 
 

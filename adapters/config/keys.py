@@ -63,6 +63,7 @@ KEYS = (
     Key("limits", "job_bytes_per_s", "size", 64 * 1024**2, "read of one job", '"64M"'),
     Key("limits", "user_bytes_per_s", "size", 128 * 1024**2, "read of one user", '"128M"'),
     Key("limits", "job_records", "number", 5_000_000, "records kept of one job; those beyond are counted by rule and told", "5000000"),
+    Key("limits", "user_records", "number", 50_000_000, "records kept of all running jobs of one user", "50000000"),
     Key("metrics", "listen", "address", None, "where to answer", '"127.0.0.1:9788"'),
     Key("metrics", "anywhere", "yes-no", False, "allow an address that is not of this machine only", "false"),
     Key("log", "level", "text", "info", "the least that is said", '"info"', words=("debug", "info", "warning", "error")),

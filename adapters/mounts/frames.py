@@ -130,7 +130,7 @@ def job_of(row: list[Any]) -> JobKey:
 def facts_row(f: StreamFacts) -> list[Any]:
     """Facts of a stream as plain values."""
     return [
-        job_row(f.job), _opt(f.job_name), _opt(f.node), f.rank, f.local_rank, f.restart_count, f.attempt, _opt(f.channel),
+        job_row(f.job), _opt(f.job_name), _opt(f.node), f.rank, f.local_rank, f.restart_count, f.attempt, _opt(f.channel), f.user,
     ]  # fmt: skip
 
 

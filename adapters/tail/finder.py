@@ -119,4 +119,5 @@ def _merged(found: StreamFacts, said: StreamFacts) -> StreamFacts:
         found.restart_count if said.restart_count is None else said.restart_count,
         found.attempt if said.attempt is None else said.attempt,
         said.channel or found.channel,
+        said.user,
     )

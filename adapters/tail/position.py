@@ -73,6 +73,7 @@ def to_mark(
         said.restart_count,
         said.attempt,
         said.channel,
+        said.user,
     ]
     extra = {"job": of, "said": named, "owner": owner if named else None}
     return orjson.dumps({"closed": closed, "positions": told, **{k: v for k, v in extra.items() if v is not None}})

@@ -9,6 +9,7 @@ import pytest
 from tests.cli.test_watch import BANNER, step
 
 from defib.adapters import daemon
+from defib.adapters.rows import stream_key
 from defib.adapters.wire import Fan
 from defib.engine.ports import Closed, Data, JobClosed, Opened, Ticked
 from defib.engine.quota import FIRST
@@ -36,12 +37,12 @@ class Polls:
     def close(self) -> None: ...
 
 
-def said(text: str) -> Data:
-    return Data(0, text.encode(), len(text))
+def said(text: str, stream: int = 0) -> Data:
+    return Data(stream, text.encode(), len(text))
 
 
-def opened(folder: Path, loaded: Any) -> daemon.Station:
-    fan, keeping = Fan([], lambda a, paths: None), daemon.Keeping(job_records=MOST)
+def opened(folder: Path, loaded: Any, keeping: daemon.Keeping | None = None) -> daemon.Station:
+    fan, keeping = Fan([], lambda a, paths: None), keeping or daemon.Keeping(job_records=MOST)
     station = daemon.open_station(str(folder / "state"), loaded, fan, Quiet(), World(folder), keeping)
     fan.paths.update({n: s.id.path for n, s in station.state.streams.items()})
     return station
@@ -114,4 +115,49 @@ def test_below_the_limit_nothing_changes(loaded: Any, tmp_path: Path) -> None:
     assert count(station, "SELECT count(*) FROM signals WHERE rule = 'cuda.out-of-memory'") == [(150,)]
     ((notes,),) = count(station, "SELECT notes FROM attempts")
     assert not [n for n in notes if "over the limit" in n]
+    station.close()
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_jobs_of_one_user_share_a_limit_and_those_of_others_do_not_feel_it(
+    restart: bool, loaded: Any, tmp_path: Path
+) -> None:
+    keeping = daemon.Keeping(job_records=0, user_records=MOST)
+    facts = [StreamFacts(JobKey(job_id=str(n)), user=user) for n, user in enumerate((1000, 1000, 1001, None))]
+    logs = [Opened(n, StreamId(f"/logs/slurm-{n}.out"), f, 0) for n, f in enumerate(facts)]
+    station = opened(tmp_path, loaded, keeping)
+    drive = station.drive()
+    flood = OOM * 150
+    station.run(Polls([*logs, *(said(BANNER, n) for n in range(4)), said(flood), Ticked(NOW)]), drive)
+    if restart:
+        station.close()
+        station = opened(tmp_path, loaded, keeping)
+        drive = station.drive()
+        places = station.keeper.resumed.reached
+        taken_up = [Opened(n, o.id, o.facts, 0, places[n].offset, places[n].line) for n, o in enumerate(logs)]
+        station.run(Polls([*taken_up, Ticked(NOW + SECOND)]), drive)
+    station.run(Polls([*(said(flood, n) for n in (1, 2, 3)), said(flood, 3), Ticked(NOW + 2 * SECOND)]), drive)
+
+    def kept() -> dict[str, int]:
+        query = "SELECT stream_id, count(*) FROM signals WHERE rule = 'cuda.out-of-memory' GROUP BY ALL"
+        named = {stream_key(o.id): str(n) for n, o in enumerate(logs)}
+        return {named[key]: n for key, n in count(station, query)}
+
+    assert drive.quota is not None
+    found = kept()
+    assert (found["0"], found["2"], found["3"]) == (150, 150, 300), (
+        "others, and jobs of nobody we know, are not touched"
+    )
+    assert 150 + found["1"] + drive.quota.over == 300
+    assert MOST <= 150 + found["1"] + 4 <= MOST + FIRST + MOST // 16 + 4
+    assert drive.quota.jobs_over() == 1
+    # what an ended job took is free again
+    station.run(Polls([Closed(0), JobClosed(facts[0].job), Ticked(NOW + 3 * SECOND)]), drive)
+    before = kept()["1"]
+    station.run(Polls([said(OOM * 100, 1), Ticked(NOW + 4 * SECOND)]), drive)
+    assert kept()["1"] == before + 100
+    over = drive.quota.over
+    station.run(Polls([Closed(1), JobClosed(facts[1].job)]), drive)
+    ((notes,),) = count(station, "SELECT notes FROM attempts WHERE job_id = '1'")
+    assert any(f"{over} records over the limit of {MOST} of one user were counted and not kept" in n for n in notes)
     station.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import signal
 import subprocess
 import time
@@ -110,3 +112,16 @@ def test_every_answer_is_the_same(both: tuple[dict[str, tuple[int, str, str]], A
     assert len(live) > 60
     full = [k for k, (code, out, _) in live.items() if code == 0 and len(out.splitlines()) > 3]
     assert len(full) > 40, "most of them say something"
+
+
+def test_of_a_job_that_still_runs_the_time_of_the_last_word_is_told(
+    both: tuple[dict[str, tuple[int, str, str]], Asked], state: Path
+) -> None:
+    """Its watch has ended: what is said of it may be old, and nobody is to take it for now."""
+    code, out, err = both[1](["why", "--db", str(state), "99"])
+    assert (code, err) == (0, "")
+    assert re.search(
+        r": HEALTHY - it is being watched, at step 40, as of \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC$", out, re.M
+    ), out
+    (row,) = json.loads(both[1](["why", "--db", str(state), "99", "--json"])[1])["rows"]
+    assert row["live"]["as_of"] >= row["live"]["since"]
