@@ -16,7 +16,7 @@ from typing import cast
 
 import zstandard
 
-from defib.adapters.logfiles import BLOCK_BYTES, SNIFF_BYTES, LogFile, Unread, blocks, find, open_regular, why
+from defib.adapters.logfiles import BLOCK_BYTES, NO_LOG, SNIFF_BYTES, LogFile, Unread, blocks, find, open_regular, why
 from defib.adapters.show import printable
 from defib.adapters.sniff import is_binary, is_packed
 from defib.engine.identity import Known, facts
@@ -118,7 +118,7 @@ class Archive:
                 return
             packed = is_packed(head)
             if not packed and is_binary(head):
-                self.unread.append(Unread(file.shown, "looks binary, not a log", refused=False))
+                self.unread.append(Unread(file.shown, NO_LOG, refused=file.named))
                 return
             yield Opened(number, StreamId(file.shown), fact, file.size)
             note = "empty file" if not head else None

@@ -1,7 +1,8 @@
 """Finding log files and reading their bytes: files, directories, .gz and .zst.
 
 In: paths as given. Out: `LogFile`s, each file once, and blocks of bytes. Always holds: only regular files are opened (never a FIFO, socket
-or device); directories are walked without entering one twice, so link loops end; what cannot be read is told and the rest goes on.
+or device); directories are walked without entering one twice, so link loops end; a link met on the way leads to nothing outside of what was
+named (whoever may write into a log folder would else choose what is read); what cannot be read is told and the rest goes on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import BinaryIO, cast
 
 from defib.adapters.show import printable, shown
@@ -20,6 +21,7 @@ from defib.adapters.sniff import GZIP, NOT_LOGS, ZSTD, ZSTD_SKIP, is_binary, is_
 BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
 ZSTD_FEED = 64
+NO_LOG = "looks binary, not a log"
 PACKED_BYTES = 64 * 1024  # of a compressed file read at a time, whatever the block size
 # As `engine.identity` has it, which a scan need not load.
 PACKED = re.compile(r"\.(gz|zst|zstd)$", re.I)
@@ -31,7 +33,7 @@ class Unread:
 
     path: str
     why: str
-    refused: bool = True  # the system refused it (as against: it is not a log)
+    refused: bool = True  # asked for and not to be had (as against: met in a folder, and no log)
 
 
 @dataclass(slots=True)
@@ -46,36 +48,63 @@ class LogFile:
 
 def find(paths: list[str], unread: list[Unread]) -> list[LogFile]:
     """The logs at or below the paths, by name, each once. Adds to `unread` what is not to be read, and why."""
-    files: set[tuple[int, int]] = set()
-    folders: set[tuple[int, int]] = set()
-    found = [file for path in paths for file in _find(path, files, folders, unread)]
+    walk = _Walk(tuple(os.path.realpath(p) for p in paths), unread)
+    found = [file for path in paths for file in walk.below(path)]
     return _once(sorted(found, key=lambda f: f.shown), unread)
 
 
-def _find(
-    path: str, files: set[tuple[int, int]], folders: set[tuple[int, int]], unread: list[Unread]
-) -> Iterator[LogFile]:
-    """The logs at or below a path; an explicit stack, since trees may be deeper than Python's own."""
-    todo = [(path, True)]
-    while todo:
-        here, named = todo.pop()
-        try:
-            info = os.stat(here)
-            children = sorted(os.listdir(here)) if stat.S_ISDIR(info.st_mode) else None
-        except OSError as e:
-            unread.append(Unread(printable(os.path.abspath(here)), why(e)))
-            continue
-        identity = (info.st_dev, info.st_ino)
-        if children is not None:
-            if identity not in folders:
-                folders.add(identity)
-                todo += [(os.path.join(here, name), False) for name in reversed(children) if not name.startswith(".")]
-        elif not stat.S_ISREG(info.st_mode):
-            if named:
-                unread.append(Unread(printable(os.path.abspath(here)), "not a regular file"))
-        elif identity not in files and (named or os.path.splitext(here)[1].lower() not in NOT_LOGS):
-            files.add(identity)
-            yield LogFile(here, shown(here), info.st_size, named)
+@dataclass(slots=True)
+class _Walk:
+    """A search for logs. roots: what was named, without links."""
+
+    roots: tuple[str, ...]
+    unread: list[Unread]
+    files: set[tuple[int, int]] = field(default_factory=set)
+    folders: set[tuple[int, int]] = field(default_factory=set)
+
+    def below(self, path: str) -> Iterator[LogFile]:
+        """The logs at or below a path; an explicit stack, since trees may be deeper than Python's own."""
+        todo = [(path, True)]
+        while todo:
+            here, named = todo.pop()
+            try:
+                info = os.stat(here)
+                children = self._children(here) if stat.S_ISDIR(info.st_mode) else None
+            except OSError as e:
+                self.unread.append(Unread(printable(os.path.abspath(here)), why(e)))
+                continue
+            identity = (info.st_dev, info.st_ino)
+            if children is not None:
+                if identity not in self.folders:
+                    self.folders.add(identity)
+                    todo += [(child, False) for child in reversed(children)]
+            elif not stat.S_ISREG(info.st_mode):
+                if named:
+                    self.unread.append(Unread(printable(os.path.abspath(here)), "not a regular file"))
+            elif identity not in self.files and (named or _may_be_log(here)):
+                self.files.add(identity)
+                yield LogFile(here, shown(here), info.st_size, named)
+
+    def _children(self, folder: str) -> list[str]:
+        """Paths of what is to be looked at in a folder, by name. Links are judged by where they lead before anything there is touched."""
+        with os.scandir(folder) as entries:
+            met = sorted((e.name, e.is_symlink()) for e in entries if not e.name.startswith("."))
+        out = []
+        for name, link in met:
+            path = os.path.join(folder, name)
+            if not link or self._within(os.path.realpath(path)):
+                out.append(path)
+            elif _may_be_log(path):
+                told = "a link that leads outside of the folder; name it to have it read"
+                self.unread.append(Unread(printable(os.path.abspath(path)), told, refused=False))
+        return out
+
+    def _within(self, real: str) -> bool:
+        return any(real == r or real.startswith(r.rstrip("/") + "/") for r in self.roots)
+
+
+def _may_be_log(path: str) -> bool:
+    return os.path.splitext(path)[1].lower() not in NOT_LOGS
 
 
 def _once(files: list[LogFile], unread: list[Unread]) -> list[LogFile]:
@@ -84,7 +113,7 @@ def _once(files: list[LogFile], unread: list[Unread]) -> list[LogFile]:
     for f in sorted(files, key=lambda f: (PACKED.search(f.shown) is not None, f.shown)):
         other = taken.setdefault(PACKED.sub("", f.shown), f)
         if other is not f:
-            unread.append(Unread(f.shown, f"the same log as {other.shown}, which is read"))
+            unread.append(Unread(f.shown, f"the same log as {other.shown}, which is read", refused=False))
     kept = {id(f) for f in taken.values()}
     return [f for f in files if id(f) in kept]
 
@@ -95,12 +124,12 @@ class NotALogError(Exception):
 
 @contextlib.contextmanager
 def opened(file: LogFile) -> Iterator[tuple[BinaryIO, bytes]]:
-    """(the file at its start, its first bytes). Raises OSError, and NotALogError for bytes that look binary."""
+    """(the file at its start, its first bytes). Raises OSError, also for a file given by name whose bytes look binary; NotALogError for one found."""
     with open_regular(file.path) as raw:
         head = raw.read(SNIFF_BYTES)
         raw.seek(0)
         if not is_packed(head) and is_binary(head):
-            raise NotALogError("looks binary, not a log")
+            raise OSError(NO_LOG) if file.named else NotALogError(NO_LOG)
         yield raw, head
 
 

@@ -52,7 +52,9 @@ def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
     for folder in folders:
         paths = [folder] if folder.is_file() else sorted(p for p in folder.rglob("*") if p.suffix in (".yaml", ".yml"))
         if not folder.exists():
-            problems.append(Problem(printable(str(folder)), 1, 1, "no such file or folder", "check the path"))
+            problems.append(
+                Problem(printable(str(folder)), 1, 1, "no such file or folder", "check the path", unread=True)
+            )
         elif not paths:
             problems.append(
                 Problem(printable(str(folder)), 1, 1, "no rule files here", "give a folder that holds .yaml files")
@@ -62,10 +64,17 @@ def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
             try:
                 files.append((shown, _text(p)))
             except (OSError, UnicodeDecodeError) as e:
-                problems.append(Problem(shown, 1, 1, f"cannot be read: {e}", "rule files are UTF-8 text"))
+                problems.append(
+                    Problem(shown, 1, 1, f"cannot be read: {_why(e)}", "rule files are UTF-8 text", unread=True)
+                )
     if problems:
         raise RuleError(problems)
     return files
+
+
+def _why(e: OSError | UnicodeDecodeError) -> str:
+    """The system's own words, without the path once more."""
+    return (e.strerror or str(e)) if isinstance(e, OSError) else str(e)
 
 
 def _text(path: Path) -> str:

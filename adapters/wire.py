@@ -46,7 +46,7 @@ class ReplayOptions:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a replay found. interrupted: Ctrl-C came; whole jobs up to then are kept."""
+    """What a replay found. interrupted: Ctrl-C came; whole jobs up to then are kept. empty: files without a byte."""
 
     attempts: int = 0
     files: int = 0
@@ -54,6 +54,7 @@ class Outcome:
     unread: list[Unread] = field(default_factory=list)
     interrupted: bool = False
     verdicts: dict[str, int] = field(default_factory=dict)
+    empty: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -129,7 +130,9 @@ def replay(
     loaded = rulefiles.load(options.rules)
     source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
     source.open()
-    outcome = Outcome(files=len(source.files), unread=source.unread)
+    outcome = Outcome(
+        files=len(source.files), unread=source.unread, empty=[f.shown for f in source.files if not f.size]
+    )
     interrupt = Interrupt()
 
     def read(_stream: int, n: int) -> None:

@@ -18,6 +18,7 @@ class Problem:
     message: str
     mend: str = ""
     rule: str = ""
+    unread: bool = False  # nothing is wrong with what it says: it is not there, or could not be read
 
     def __str__(self) -> str:
         about = f"{self.rule}: " if self.rule else ""
@@ -35,6 +36,11 @@ class ProblemsError(DefibError):
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = problems
         super().__init__("\n".join(str(p) for p in problems))
+
+    @property
+    def unread(self) -> bool:
+        """Whether every fault is that something could not be read."""
+        return all(p.unread for p in self.problems)
 
     def __reduce__(self) -> tuple[type[ProblemsError], tuple[list[Problem]]]:
         return type(self), (self.problems,)  # it may have to come from another process

@@ -1,7 +1,7 @@
 """The command line: parsing, dispatch, exit codes. Heavy parts are imported by the command that needs them.
 
-Exit codes: 0 done; 1 something was found (rule problems, `--fail-on`); 2 usage; 3 the world refused (unreadable input,
-store in use); 70 a bug of ours; 130 interrupted, whole jobs kept.
+Exit codes: 0 done; 1 something was found (rule problems, `--fail-on`); 2 usage, or settings and policies with faults; 3 the world refused
+(input missing or unreadable, store in use, output that takes nothing); 70 a bug of ours; 130 interrupted, whole jobs kept.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import errno
 import os
 import sys
 from pathlib import Path
+from typing import Any, NoReturn
 
 from defib import __version__
 from defib.adapters.cli import asking, options, serving
@@ -23,55 +24,99 @@ EPILOG = """examples:
   defib sql "SELECT * FROM suspects"         anything else
   defib check-log train.out                  what is recognised in a log, and what is not
 """
+UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
+
+
+class Parser(argparse.ArgumentParser):
+    """One that repeats what was typed only with control characters escaped: a shell's `*` may have typed it."""
+
+    def error(self, message: str) -> NoReturn:
+        """What cannot be parsed, and the exit code for it."""
+        from defib.adapters.show import safe
+
+        super().error(safe(message))
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """As the library does it, but a help text that standard output does not take is not passed over."""
+        if file is not sys.stdout:
+            super()._print_message(message, file)
+        elif message:
+            sys.stdout.write(message)
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; returns the exit code."""
+    """Run one command; returns the exit code. Raises SystemExit after --help, --version and for what cannot be parsed."""
+    _streams()
+    try:
+        code = _run(argv)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+        return 0
+    except KeyboardInterrupt:
+        return 130
+    except Exception as e:
+        return _failed(e)
+    return code
+
+
+def _run(argv: list[str] | None) -> int:
     parser = build_parser()
-    args = parser.parse_args(argv)
+    try:
+        args = parser.parse_args(argv)
+    except SystemExit:
+        sys.stdout.flush()  # else a help text that could not be written would look like one that was
+        raise
     if not hasattr(args, "run"):
         parser.print_help()
         return 2
-    from defib.engine.errors import DefibError, ProblemsError
+    return int(_command(args.run)(args))
 
+
+def _streams() -> None:
+    """Standard streams that take every character, also where the caller closed them."""
     sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 - a closed stream stays away for the whole run
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that cannot show a character gets its escape, not a traceback
             stream.reconfigure(errors="backslashreplace")
-    try:
-        code = int(_command(args.run)(args))
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        return 130
-    except OSError as e:
-        if e.errno not in (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG):
-            raise
-        print(f"defib: the output cannot be written: {e.strerror}", file=sys.stderr)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 3
-    except ProblemsError as e:
-        from defib.adapters.show import safe
 
+
+def _drop_output() -> None:
+    """What is still buffered goes nowhere, so that the interpreter's own flush at the end does not fail once more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _failed(e: Exception) -> int:
+    """Tell what went wrong; the exit code that says so. Called where it is handled."""
+    from defib.adapters.show import safe
+    from defib.engine.errors import DefibError, ProblemsError
+
+    def tell(text: str, before: str = "") -> None:
+        print(before + "\n".join(safe(line) for line in text.splitlines()), file=sys.stderr)
+
+    if isinstance(e, ProblemsError):
         for problem in e.problems:
-            print("\n".join(safe(line) for line in str(problem).splitlines()), file=sys.stderr)
+            tell(str(problem))
         print(f"Found {len(e.problems)} problem{'s' if len(e.problems) != 1 else ''}.", file=sys.stderr)
-        return 2
-    except DefibError as e:
-        from defib.adapters.show import safe
-
-        print("defib: " + "\n".join(safe(line) for line in str(e).splitlines()), file=sys.stderr)
+        return 3 if e.unread else 2
+    if isinstance(e, DefibError):
+        tell(str(e), "defib: ")
         return 3
-    except Exception:
-        import traceback
+    if isinstance(e, OSError) and e.filename is None and e.errno in UNWRITABLE:
+        print(f"defib: the output cannot be written: {e.strerror}", file=sys.stderr)
+        _drop_output()
+        return 3
+    if isinstance(e, OSError) and isinstance(e.filename, str | bytes):
+        from defib.adapters.show import printable
 
-        traceback.print_exc()
-        print("defib: this is a bug of ours; please report the lines above with the command you ran", file=sys.stderr)
-        return 70
-    return code
+        tell(f"{printable(os.fsdecode(e.filename))}: {e.strerror}", "defib: ")
+        return 3
+    import traceback
+
+    tell(traceback.format_exc())
+    print("defib: this is a bug of ours; please report the lines above with the command you ran", file=sys.stderr)
+    return 70
 
 
 def _command(name: str):  # type: ignore[no-untyped-def]
@@ -84,7 +129,7 @@ def _command(name: str):  # type: ignore[no-untyped-def]
 
 def build_parser() -> argparse.ArgumentParser:
     """Every command with its options; builds in milliseconds and imports nothing heavy."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="defib",
         description="Reads the logs of training jobs and knows what happened to each run.",
         epilog=EPILOG,

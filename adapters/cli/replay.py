@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from defib.engine.words import AttemptVerdict
 
 COLUMNS = ("JOB", "TRY", "VERDICT", "FRAMEWORK", "STEPS", "STEP TIME", "CLASS", "WHERE", "CAUSE")
+EMPTY_SHOWN = 3  # many jobs write nothing to their .err
 
 
 Tell = Callable[["AttemptVerdict", dict[int, str]], None]
@@ -129,6 +130,11 @@ def summary(outcome: wire.Outcome, db: str) -> None:
         f"file{'s' if outcome.files != 1 else ''} ({size(outcome.bytes_read)}): {told or 'nothing'}; {kept}",
         file=sys.stderr,
     )
+    if not outcome.files and not outcome.unread:
+        print("no log was found in what was named", file=sys.stderr)
+    if outcome.empty:
+        more = f" and {len(outcome.empty) - EMPTY_SHOWN} more" if len(outcome.empty) > EMPTY_SHOWN else ""
+        print(f"  nothing in it: {', '.join(map(safe, outcome.empty[:EMPTY_SHOWN]))}{more}", file=sys.stderr)
     if outcome.interrupted:
         print("interrupted: jobs judged so far are kept, the rest is not", file=sys.stderr)
     for u in outcome.unread:

@@ -29,7 +29,7 @@ SAID = {
 
 
 def check(args: Any) -> int:
-    """Prove ours and the given folders' rules; prints every fault, counts warnings. Exit code 1 on faults only."""
+    """Prove ours and the given folders' rules; prints every fault, counts warnings. Exit code 1 on faults only, 3 where a folder cannot be read."""
     from defib.adapters.cli.tables import write_json
     from defib.engine import rulelint
 
@@ -38,7 +38,9 @@ def check(args: Any) -> int:
     except RuleError as e:
         if args.json:
             write_json({"schema": "defib/rules-check/1", "faults": [_problem(p) for p in e.problems]})
-            return 1
+            return 3 if e.unread else 1
+        if e.unread:
+            raise  # nothing was found: there was nothing to read
         for problem in e.problems:
             _print_problem(problem)
         _tell_found([p.path for p in e.problems])

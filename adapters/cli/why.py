@@ -37,19 +37,20 @@ def why(args: Any) -> int:
 
     files = [w for w in args.what if os.path.exists(w)]
     if files and len(files) == len(args.what):
-        stories = from_files(files, args)
+        stories, refused = from_files(files, args)
     else:
+        refused = False
         stories = [s for what in args.what for s in from_history(what, args.db)]
     if args.json:
         write_json({"schema": "defib/why/1", "rows": [as_json(s) for s in stories]})
-        return 0
+        return 3 if refused else 0
     for i, story in enumerate(stories):
         print(("\n" if i else "") + "\n".join(tell(story)))
-    return 0
+    return 3 if refused else 0
 
 
-def from_files(files: list[str], args: Any) -> list[dict[str, Any]]:
-    """Replay into memory, then tell the last attempt of every job in the files."""
+def from_files(files: list[str], args: Any) -> tuple[list[dict[str, Any]], bool]:
+    """Replay aside, then the last attempt of every job in the files; and whether some of the files could not be read."""
     import tempfile
 
     from defib.adapters import wire
@@ -59,7 +60,7 @@ def from_files(files: list[str], args: Any) -> list[dict[str, Any]]:
         outcome = wire.replay(wire.ReplayOptions(files, db, args.rules), lambda *_: None)
         for u in outcome.unread:
             print(f"not read: {safe(u.path)}: {safe(u.why)}", file=sys.stderr)
-        return _stories(db, None)
+        return _stories(db, None), any(u.refused for u in outcome.unread)
 
 
 def from_history(what: str, db: str) -> list[dict[str, Any]]:

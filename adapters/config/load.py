@@ -55,9 +55,10 @@ def read(path: Path | None, said: Mapping[tuple[str, str], tuple[Any, str]] | No
     try:
         text, why = _text_of(path)
     except (OSError, UnicodeDecodeError) as e:
-        text, why = "", str(e)
+        text, why = "", (e.strerror if isinstance(e, OSError) else None) or str(e)
     if why:
-        raise ConfigError([Problem(shown, 1, 1, f"cannot be read: {why}", "a configuration is a TOML file in UTF-8")])
+        mend = "a configuration is a TOML file in UTF-8"
+        raise ConfigError([Problem(shown, 1, 1, f"cannot be read: {why}", mend, unread=True)])
     return parse(text, shown, said)
 
 

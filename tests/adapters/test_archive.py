@@ -324,3 +324,35 @@ def test_a_log_beside_its_packed_copy_is_read_once(tmp_path: Path) -> None:
     source.open()
     assert [os.path.basename(f.path) for f in source.files] == ["a.out", "b.log.gz"]
     assert [(os.path.basename(u.path), "the same log" in u.why) for u in source.unread] == [("a.out.gz", True)]
+
+
+def test_a_link_in_a_folder_leads_to_nothing_outside_of_what_was_named(tmp_path: Path) -> None:
+    logs, outside = tmp_path / "logs", tmp_path / "outside"
+    for folder in (logs, outside, tmp_path / "logs-old"):
+        folder.mkdir()
+        put(folder / "a.log", folder.name.encode())
+    put(outside / "config.yaml", b"text\n")
+    os.symlink(outside / "a.log", logs / "file.log")
+    os.symlink(outside, logs / "folder")
+    os.symlink("../logs-old", logs / "alike")  # its name begins like that of the folder
+    os.symlink(tmp_path / "nowhere", logs / "dangling.log")
+    os.symlink(outside / "config.yaml", logs / "config.yaml")  # would not be read inside either
+    os.symlink("a.log", logs / "inside.log")
+    read = Read(logs)
+    assert list(read.data.values()) == [b"logs"]
+    skipped = {os.path.basename(u.path): u for u in read.archive.unread}
+    assert sorted(skipped) == ["alike", "dangling.log", "file.log", "folder"]
+    assert all("leads outside" in u.why and not u.refused for u in skipped.values())
+    # By name it is what the person meant, and so is a link between two folders that both are named.
+    assert list(Read(logs / "file.log").data.values()) == [b"outside"]
+    both = Read(logs, outside)
+    assert sorted(both.data.values()) == [b"logs", b"outside"]
+    os.symlink(logs, tmp_path / "link")
+    assert list(Read(tmp_path / "link").data.values()) == [b"logs"]
+
+
+def test_a_binary_given_by_name_is_a_refusal(tmp_path: Path) -> None:
+    path = put(tmp_path / "core.log", b"\x7fELF" + bytes(range(256)))
+    (told,) = Read(path).archive.unread
+    assert told.refused
+    assert "binary" in told.why

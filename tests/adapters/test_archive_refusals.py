@@ -113,14 +113,14 @@ def test_a_file_that_fails_while_it_is_read(
 def test_a_folder_that_cannot_be_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "shut").mkdir()
     put(tmp_path / "a.log", b"text\n")
-    real = os.listdir
+    real = os.scandir
 
-    def refuse(path: Any) -> list[str]:
+    def refuse(path: Any) -> Any:
         if str(path).endswith("shut"):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
         return real(path)
 
-    monkeypatch.setattr(os, "listdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     read = Read(tmp_path)
     assert read.only == b"text\n"
     assert read.unread == {str(tmp_path / "shut"): "Permission denied"}

@@ -110,11 +110,19 @@ def test_version(run: Run) -> None:
         (["sql", "--db", "DB", "SELECT 1"], 0),
         (["rules", "show", "no.such-rule"], 2),
         (["rules", "show", "gpu.xid"], 0),
-        (["rules", "check", "nowhere"], 1),
+        (["rules", "check", "nowhere"], 3),
+        (["policy", "check", "nowhere"], 3),
+        (["config", "check", "nowhere"], 3),
+        (["config", "show", "nowhere"], 3),
+        (["watch", "--config", "nowhere"], 3),
+        (["check-log", "BINARY"], 3),
+        (["why", "BINARY"], 3),
+        (["scan", "BINARY"], 3),
+        (["replay", "BINARY", "--db", ":memory:"], 3),
         (["replay", "nowhere.log", "--db", ":memory:"], 3),
         (["check-log", "nowhere.log"], 3),
         (["replay", "ONE", "--db", "no/such/folder.duckdb"], 3),
-        (["replay", "ONE", "--db", ":memory:", "--rules", "nowhere"], 2),
+        (["replay", "ONE", "--db", ":memory:", "--rules", "nowhere"], 3),
         (["replay", "ONE", "--db", ":memory:", "--fail-on", "crashed,stalled"], 1),
         (["replay", "ONE", "--db", ":memory:", "--fail-on", "completed"], 0),
         (["replay", "ONE", "nowhere.log", "--db", ":memory:", "--fail-on", "crashed"], 3),
@@ -123,7 +131,8 @@ def test_version(run: Run) -> None:
 )  # fmt: skip
 def test_exit_codes(arguments: list[str], code: int, say: Run, demo: Path, history: Path, tmp_path: Path) -> None:
     one = str(next(demo.glob("titan-70b*.out")))
-    done = say(*[{"DEMO": str(demo), "DB": str(history), "ONE": one}.get(a, a) for a in arguments], cwd=tmp_path)
+    known = {"DEMO": str(demo), "DB": str(history), "ONE": one, "BINARY": sys.executable}
+    done = say(*[known.get(a, a) for a in arguments], cwd=tmp_path)
     assert done.returncode == code, done.stderr.decode()
     assert b"Traceback" not in done.stderr
     if code in (2, 3) and arguments:
@@ -211,7 +220,7 @@ def test_stdout_holds_data_only(run: Run, demo: Path, tmp_path: Path) -> None:
     assert b"looks binary" in done.stderr
     assert b"No such file" in done.stderr
     quiet = run("replay", put, "--db", ":memory:", "-q", "--jsonl")
-    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b"")
+    assert (quiet.returncode, quiet.stdout, quiet.stderr) == (3, b"", b"")
 
 
 def test_two_runs_print_the_same_bytes(say: Run, demo: Path) -> None:
@@ -366,11 +375,24 @@ def test_a_history_in_use_is_refused(run: Run, demo: Path, history: Path, tmp_pa
     con.close()
 
 
-def test_an_output_that_takes_no_byte_is_told(history: Path, tmp_path: Path) -> None:
+def test_what_holds_nothing_is_told_and_no_fault(say: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.log").touch()
+    done = say("replay", "a.log", "--db", ":memory:", cwd=tmp_path)
+    assert (done.returncode, f"nothing in it: {tmp_path}/a.log" in done.stderr.decode()) == (0, True)
+    (tmp_path / "empty").mkdir()
+    for command in (["check-log", "empty"], ["replay", "empty", "--db", ":memory:"]):
+        done = say(*command, cwd=tmp_path)
+        assert (done.returncode, b"no log was found" in done.stderr) == (0, True)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["attempts", "--db", "DB"], ["--help"], ["--version"], ["rules", "--help"]], ids=" ".join
+)
+def test_an_output_that_takes_no_byte_is_told(arguments: list[str], history: Path, tmp_path: Path) -> None:
     # Not /dev/full: where a sandbox lacks it, opening it makes an ordinary file. A limit of no bytes at all refuses everywhere.
     with (tmp_path / "out").open("wb") as full:
         done = subprocess.run(
-            [COMMAND, "attempts", "--db", history], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
+            [COMMAND, *(str(history) if a == "DB" else a for a in arguments)], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False,
             preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
         )  # fmt: skip
     assert (tmp_path / "out").stat().st_size == 0
