@@ -8,7 +8,7 @@ names only what it changes; what is laid over is checked as a whole.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, get_args, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
@@ -44,7 +44,7 @@ def laid(model: type[P], files: Sequence[yamlpos.Positioned], problems: list[Pro
     try:
         return TypeAdapter(model).validate_python(data)
     except ValidationError as e:
-        problems += rulefaults.problems_of(e, tell, keys(model))
+        problems += rulefaults.problems_of(e, tell, lambda loc: keys(model, loc))
         return None
 
 
@@ -73,13 +73,13 @@ def _over(below: Any, above: Any) -> Any:
     return {**below, **{k: _over(below.get(k), v) for k, v in above.items()}}
 
 
-def keys(model: type[Any]) -> Iterator[str]:
-    """Every key a shape knows, those of its parts included."""
-    for f in dataclasses.fields(model):
-        yield f.name
-        part = _part(get_type_hints(model)[f.name])
-        if part is not None:
-            yield from keys(part)
+def keys(model: type[Any], loc: rulefaults.Loc = ()) -> list[str]:
+    """The keys a shape knows of its part at a place; none where there is no such part."""
+    here: type[Any] | None = model
+    for name in (n for n in loc if isinstance(n, str)):
+        hints = get_type_hints(here) if here is not None else {}
+        here = _part(hints[name]) if name in hints else None
+    return [] if here is None else [f.name for f in dataclasses.fields(here)]
 
 
 def _part(hint: Any) -> type[Any] | None:

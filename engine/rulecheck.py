@@ -9,34 +9,19 @@ from __future__ import annotations
 
 import difflib
 import hashlib
-import re
 from collections.abc import Iterable, Iterator
-from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
-from typing import Any
+from typing import Any, get_args
 
-import hyperscan
 from pydantic import ValidationError
 
-from defib.engine import policyfiles, rulefaults, yamlpos
+from defib.engine import policyfiles, ruledialects, rulefaults, yamlpos
 from defib.engine import rulemodels as models
 from defib.engine.rulebook import Example, FailureClass, Format, Row, Rule, Rulebook, Table, Template
+from defib.engine.rulespots import Spots
 from defib.engine.words import Problem, RuleError
 
-TRAILING_QUANTIFIER = re.compile(r"(?<!\\)(?:[*+]|\{\d+,\d*\})\??\)*$")
-LINE_FEED = 10
-BOUNDED_GAP = re.compile(r"\.\{\d+,\d+\}")
-
-# What Hyperscan says -> what to write instead.
-HYPERSCAN_MENDS = (
-    ("look", "Hyperscan has no look-around: put the second condition in 'unless' or 'extract'"),
-    ("Zero-width", "Hyperscan has no look-around: put the second condition in 'unless' or 'extract'"),
-    ("reference", "Hyperscan has no back-references: match one side, compare in 'extract'"),
-    ("empty buffer", "the pattern must need at least one character: add a literal"),
-    ("too large", "shorten bounded repeats; write '.*' for a gap"),
-    ("Embedded", "anchors inside a pattern: put ^ first and $ last, or leave them out"),
-    ("Possessive", "Hyperscan has no possessive quantifiers: drop the '+' after the quantifier"),
-    ("Atomic", "Hyperscan has no atomic groups: use a plain group (?:…)"),
-)
+UNITS = ("h", "min", "ms", "s", "us")
+RATES = ("%mfu", "TFLOP/s/gpu", "samples/s", "samples/s/gpu", "steps/s", "tokens/s", "tokens/s/gpu")
 
 
 def load(files: Iterable[tuple[str, str]]) -> Rulebook:
@@ -57,8 +42,9 @@ def load(files: Iterable[tuple[str, str]]) -> Rulebook:
         if model is not None:
             parsed.append((source, model))
     book = _assemble(digest.hexdigest(), parsed, policyfiles.assemble(policies, problems))
-    problems += _vocabulary(book, parsed)
-    problems += list(_dialects(book))
+    spots = Spots(source for source, _ in parsed)
+    problems += _vocabulary(book, parsed, spots)
+    problems += list(ruledialects.faults(book, spots))
     if problems:
         raise RuleError(sorted(problems, key=lambda p: (p.path, p.line, p.column, p.message)))
     return book
@@ -73,7 +59,7 @@ def _validate(source: yamlpos.Positioned, problems: list[Problem]) -> Any:
             try:
                 return model.model_validate(source.data)
             except ValidationError as e:
-                problems += rulefaults.problems_of(e, lambda *told: _told(source, *told), _all_keys(model))
+                problems += rulefaults.problems_of(e, lambda *told: _told(source, *told), lambda loc: _keys(model, loc))
                 return None
     mend = "one of " + ", ".join([*models.FILE_KINDS, "policy"])
     problems.append(source.problem((), "cannot tell what kind of rule file this is", f"give it a key {mend}"))
@@ -94,22 +80,19 @@ def _told(source: yamlpos.Positioned, loc: tuple[Any, ...], message: str, mend: 
     return source.problem(loc, message, mend, rule)
 
 
-def _all_keys(model: type[Any]) -> Iterator[str]:
-    seen: list[Any] = [model]
-    for m in seen:
-        for name, info in m.model_fields.items():
-            yield info.alias or name
-            for sub in (
-                models.Signature,
-                models.Format,
-                models.Phase,
-                models.Banner,
-                models.Hit,
-                models.Row,
-                models.Template,
-            ):
-                if sub.__name__ in str(info.annotation) and sub not in seen:
-                    seen.append(sub)
+def _keys(model: Any, loc: tuple[Any, ...]) -> list[str]:
+    """The keys that may stand in a file's mapping at a place; none where it is no mapping of ours."""
+    for name in (n for n in loc if isinstance(n, str)):
+        fields = {info.alias or key: info for key, info in model.model_fields.items()} if model is not None else {}
+        model = _model(fields[name].annotation) if name in fields else None
+    return [] if model is None else [info.alias or key for key, info in model.model_fields.items()]
+
+
+def _model(hint: Any) -> Any:
+    """The shape within a list of it, an optional one, an annotated one."""
+    if isinstance(hint, type) and issubclass(hint, models.Strict):
+        return hint
+    return next((m for part in get_args(hint) if (m := _model(part)) is not None), None)
 
 
 def _assemble(digest: str, parsed: list[tuple[yamlpos.Positioned, Any]], policies: dict[str, Any]) -> Rulebook:
@@ -202,7 +185,7 @@ def _template(source: yamlpos.Positioned, loc: yamlpos.Path, t: models.Template)
     return Template(t.id, t.title, t.pattern, common["hits"], common["misses"], source.path, common["at"])
 
 
-def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) -> list[Problem]:
+def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]], spots: Spots) -> list[Problem]:
     """Ids unique and of their family; classes, tables, units, `of` and `also` known."""
     out: list[Problem] = []
     named: dict[str, str] = {}
@@ -224,36 +207,27 @@ def _vocabulary(book: Rulebook, parsed: list[tuple[yamlpos.Positioned, Any]]) ->
                         )
                     )
     for r in book.rules:
-        out += _rule_vocabulary(book, r)
+        out += _rule_vocabulary(book, r, spots)
     seen: set[tuple[str, str]] = set()
     for source, m in parsed:
         out += list(_doubles(book, source, m, seen))
-    units = {"s", "ms", "us", "min", "h"}
-    rates = {"tokens/s", "tokens/s/gpu", "samples/s", "samples/s/gpu", "TFLOP/s/gpu", "steps/s", "%mfu", None}
     for f in book.formats:
-        if f.step_time_unit not in units:
-            out.append(
-                Problem(
-                    f.path, f.at, 1, f"units.step_time '{f.step_time_unit}'", f"one of {', '.join(sorted(units))}", f.id
-                )
-            )
-        if f.throughput_unit not in rates:
-            mend = "one of " + ", ".join(sorted(u for u in rates if u))
-            out.append(Problem(f.path, f.at, 1, f"units.throughput '{f.throughput_unit}'", mend, f.id))
-        if f.of is not None and f.of not in book.format_by_id:
-            out.append(
-                Problem(
-                    f.path,
-                    f.at,
-                    1,
-                    f"'of' names no format: '{f.of}'",
-                    "give the id of the format that prints the step",
-                    f.id,
-                )
-            )
-        if f.priority < 0:
-            out.append(Problem(f.path, f.at, 1, "priority is not a number", "0 to 100", f.id))
+        out += _format_vocabulary(book, f, spots)
     return out
+
+
+def _format_vocabulary(book: Rulebook, f: Format, spots: Spots) -> Iterator[Problem]:
+    if f.step_time_unit not in UNITS:
+        mend = f"one of {', '.join(UNITS)}"
+        yield spots.problem(f, ("units", "step_time"), f"units.step_time '{f.step_time_unit}'", mend)
+    if f.throughput_unit is not None and f.throughput_unit not in RATES:
+        mend = f"one of {', '.join(RATES)}"
+        yield spots.problem(f, ("units", "throughput"), f"units.throughput '{f.throughput_unit}'", mend)
+    if f.of is not None and f.of not in book.format_by_id:
+        mend = "give the id of the format that prints the step"
+        yield spots.problem(f, ("of",), f"'of' names no format: '{f.of}'", mend)
+    if f.priority < 0:
+        yield spots.problem(f, ("priority",), "priority is not a number", "0 to 100")
 
 
 def _doubles(book: Rulebook, source: yamlpos.Positioned, m: Any, seen: set[tuple[str, str]]) -> Iterator[Problem]:
@@ -277,150 +251,18 @@ def _doubles(book: Rulebook, source: yamlpos.Positioned, m: Any, seen: set[tuple
         )
 
 
-def _rule_vocabulary(book: Rulebook, r: Rule) -> Iterator[Problem]:
-    def fault(message: str, mend: str) -> Problem:
-        return Problem(r.path, r.at, 1, message, mend, r.id)
-
+def _rule_vocabulary(book: Rulebook, r: Rule, spots: Spots) -> Iterator[Problem]:
     if not r.patterns:
-        yield fault("no pattern", "add 'pattern: …' (or 'patterns: [...]')")
+        yield spots.problem(r, (), "no pattern", "add 'pattern: …' (or 'patterns: [...]')")
     if r.klass is not None and r.klass not in book.class_by_id:
         close = difflib.get_close_matches(r.klass, list(book.class_by_id), n=1)
-        yield fault(
-            f"class '{r.klass}' is not in classes.yaml",
-            f"did you mean '{close[0]}'?" if close else "use an id of classes.yaml",
-        )
+        mend = f"did you mean '{close[0]}'?" if close else "use an id of classes.yaml"
+        yield spots.problem(r, ("class",), f"class '{r.klass}' is not in classes.yaml", mend)
     if r.kind == "signature" and r.klass is None and r.role in ("root", "candidate") and r.table is None:
-        yield fault(f"role {r.role} needs a class", "add 'class: …' from classes.yaml")
+        yield spots.problem(r, ("role",), f"role {r.role} needs a class", "add 'class: …' from classes.yaml")
     if r.table is not None and r.table not in book.table_by_id:
-        yield fault(f"table '{r.table}' is not there", f"add tables/{r.table}.yaml")
+        yield spots.problem(r, ("table",), f"table '{r.table}' is not there", f"add tables/{r.table}.yaml")
     for e in r.hits:
         for other in e.also:
             if other not in book.by_id:
                 yield Problem(r.path, e.at, 1, f"'also' names no rule: '{other}'", "give the id of a rule", r.id)
-
-
-def _dialects(book: Rulebook) -> Iterator[Problem]:
-    """Every pattern in the dialect it will run in."""
-    for r in book.rules:
-        for p in (*r.patterns, *r.unless):
-            yield from _hyperscan_fault(r, p)
-            if may_cross(p):
-                mend = "a record holds no line end: drop the flag s, \\n, [:space:] or the range that holds it"
-                yield Problem(r.path, r.at, 1, f"could match across a line end: {p}", mend, r.id)
-        for p in r.patterns:
-            if TRAILING_QUANTIFIER.search(p) and r.role != "benign" and r.kind != "banner":
-                yield Problem(
-                    r.path,
-                    r.at,
-                    1,
-                    f"pattern ends in a quantifier: {p}",
-                    "cut it before the quantifier: every further character would be one more match",
-                    r.id,
-                )
-            if BOUNDED_GAP.search(p):
-                yield Problem(
-                    r.path,
-                    r.at,
-                    1,
-                    f"bounded gap in {p}",
-                    "write '.*': a dot never crosses a record, and bounded gaps blow up the database",
-                    r.id,
-                )
-        for p in r.extract:
-            yield from _rust_fault(r, p, models.CAPTURES)
-    for f in book.formats:
-        for p in (f.pattern, *f.more):
-            yield from _rust_fault(f, p, models.PROGRESS_CAPTURES)
-        for p in f.unless:
-            yield from _rust_fault(f, p, None)
-        if f.of is None and "(?P<step>" not in f.pattern:
-            yield Problem(
-                f.path,
-                f.at,
-                1,
-                "pattern captures no step",
-                "name a group (?P<step>…), or give 'of:' for value lines",
-                f.id,
-            )
-    for t in book.prefixes:
-        yield from _rust_fault(t, t.pattern, models.CAPTURES)
-    for t in book.paths:
-        yield from _rust_fault(t, t.pattern, models.PATH_CAPTURES)
-
-
-def may_cross(pattern: str) -> bool:
-    """Whether a pattern can hold a line end in a way `scan.confine` does not mend."""
-    if re.search(
-        r"\(\?[a-zA-Z]*s[a-zA-Z]*[:)]|\[:(?:space|cntrl|\^\w+):\]|(?<!\\)(?:\\\\)*\\(?:[vHCRN]|c[jJ])", pattern
-    ):
-        return True
-    try:
-        tree = re_parser.parse(re.sub(r"\[:\^?\w+:\]", "a", pattern))
-    except (re.error, OverflowError):
-        return False
-    return _holds_line_end(tree)
-
-
-def _holds_line_end(tree: Any) -> bool:
-    """A literal line feed, or a class or range with one, anywhere in the parse tree."""
-    for op, value in tree:
-        name = str(op)
-        inner: list[Any] = []
-        if name == "LITERAL" and value == LINE_FEED:
-            return True
-        if name == "IN" and str(value[0][0]) != "NEGATE":
-            for kind, item in value:
-                if str(kind) not in ("RANGE", "LITERAL"):
-                    continue
-                low, high = item if str(kind) == "RANGE" else (item, item)
-                if low <= LINE_FEED <= high:
-                    return True
-        elif name == "SUBPATTERN":
-            inner = [value[3]]
-        elif name in ("MAX_REPEAT", "MIN_REPEAT"):
-            inner = [value[2]]
-        elif name == "BRANCH":
-            inner = value[1]
-        if any(_holds_line_end(t) for t in inner):
-            return True
-    return False
-
-
-def _hyperscan_fault(rule: Rule, pattern: str) -> Iterator[Problem]:
-    try:
-        db = hyperscan.Database(mode=hyperscan.HS_MODE_BLOCK)
-        db.compile(expressions=[pattern.encode()], ids=[0], elements=1, flags=[hyperscan.HS_FLAG_MULTILINE])
-    except hyperscan.error as e:
-        said = str(e)
-        mend = next(
-            (m for word, m in HYPERSCAN_MENDS if word.lower() in said.lower()), "see rules/README.md for the dialect"
-        )
-        yield Problem(rule.path, rule.at, 1, f"Hyperscan refuses {pattern}: {said}", mend, rule.id)
-
-
-def _rust_fault(owner: Any, pattern: str, vocabulary: frozenset[str] | None) -> Iterator[Problem]:
-    import polars as pl
-
-    try:
-        pl.Series([""]).str.contains(pattern)
-    except pl.exceptions.PolarsError as e:
-        said = " ".join(str(e).split())
-        mend = (
-            "Rust's regex has no look-around or back-references"
-            if "look" in said
-            else "see rules/README.md for the dialect"
-        )
-        yield Problem(owner.path, owner.at, 1, f"regex does not compile: {pattern}: {said[-160:]}", mend, owner.id)
-        return
-    if vocabulary is None:
-        return
-    names = re.findall(r"\(\?P?<([A-Za-z_][A-Za-z0-9_]*)>", pattern)
-    if not names:
-        yield Problem(
-            owner.path, owner.at, 1, f"no named capture in {pattern}", "name a group (?P<rank>…), or drop it", owner.id
-        )
-    for name in names:
-        if name not in vocabulary:
-            close = difflib.get_close_matches(name, sorted(vocabulary), n=1)
-            mend = f"did you mean '{close[0]}'?" if close else f"one of {' '.join(sorted(vocabulary))}"
-            yield Problem(owner.path, owner.at, 1, f"unknown capture '{name}'", mend, owner.id)

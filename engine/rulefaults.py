@@ -17,19 +17,29 @@ from defib.engine.words import Problem
 
 Loc = tuple[Any, ...]
 Tell = Callable[[Loc, str, str], Problem]  # (place, message, mend) -> the problem there
+Keys = Callable[[Loc], Iterable[str]]  # a place -> the keys its mapping may have
+FORMS = {
+    "string_type": "a text is wanted",
+    **dict.fromkeys(("list_type", "tuple_type", "set_type", "frozen_set_type"), "a list is wanted, such as [a, b]"),
+    **dict.fromkeys(
+        ("dict_type", "model_type", "dataclass_type", "dataclass_exact_type", "model_attributes_type"),
+        "a mapping is wanted: 'key: value' on lines of their own below it",
+    ),
+}
 
 
-def problems_of(error: ValidationError, tell: Tell, keys: Iterable[str]) -> list[Problem]:
-    """Every fault of one file. tell makes a problem at a place of the file; keys: every key the shape knows, to guess a misspelt one."""
-    known = sorted(set(keys))
-    return [_problem(dict(e), tell, known) for e in error.errors()]
+def problems_of(error: ValidationError, tell: Tell, keys: Keys) -> list[Problem]:
+    """Every fault of one file. tell makes a problem at a place of the file; keys: those the shape knows of the mapping at a place."""
+    return [_problem(dict(e), tell, keys) for e in error.errors()]
 
 
-def _problem(err: dict[str, Any], tell: Tell, known: list[str]) -> Problem:
+def _problem(err: dict[str, Any], tell: Tell, keys: Keys) -> Problem:
     loc, kind, value = tuple(err["loc"]), err["type"], err.get("input")
-    key = str(loc[-1]) if loc else ""
+    key = _named(loc)
     if kind in ("extra_forbidden", "unexpected_keyword_argument"):
-        return tell(loc, f"unknown key '{key}'", near(key, known) or "remove it")
+        return tell(loc, f"unknown key '{key}'", _known(key, sorted(set(keys(loc[:-1])))))
+    if kind in FORMS:
+        return tell(loc, f"'{key}' is {_kind(value)}", FORMS[kind])
     if kind == "missing":
         return tell(loc[:-1], f"'{key}' is missing", f"add '{key}: …'")
     if kind == "literal_error":
@@ -59,6 +69,25 @@ def _literal(err: dict[str, Any], loc: Loc, key: str, tell: Tell) -> Problem:
     if key == "[key]":
         return tell(loc[:-1], f"unknown key '{err['input']}'", mend)
     return tell(loc, f"'{key}' is '{err['input']}'", mend)
+
+
+def _named(loc: Loc) -> str:
+    """The key at a place; of an entry in a list also which."""
+    if len(loc) > 1 and isinstance(loc[-1], int):
+        return f"{loc[-2]}, entry {loc[-1] + 1}"
+    return str(loc[-1]) if loc else ""
+
+
+def _kind(value: Any) -> str:
+    if value in (None, ""):
+        return "empty"
+    return {dict: "a mapping", list: "a list"}.get(type(value), f"'{value}'")
+
+
+def _known(word: str, known: list[str]) -> str:
+    """The nearest of the keys that may stand there, and all of them."""
+    guess = near(word, known)
+    return (f"{guess} " if guess else "") + (f"known here: {', '.join(known)}" if known else "remove it")
 
 
 def near(word: str, known: list[str]) -> str:

@@ -117,7 +117,9 @@ class _Reader:
             key = BY_NAME.get((section, name))
             if key is None:
                 known = [k.name for k in KEYS if k.section == section]
-                self._tell(section, name, f"[{section}] has no key '{printable(name)}'", near(name, known))
+                homes = [k.section for k in KEYS if k.name == name]
+                mend = f"it belongs in {' or '.join(f'[{h}]' for h in homes)}" if homes else near(name, known)
+                self._tell(section, name, f"[{section}] has no key '{printable(name)}'", mend)
                 continue
             try:
                 values[section, name] = value_of(key, value)
