@@ -64,6 +64,8 @@ def connect(path: str, *, read_only: bool, memory: str | None = None) -> duckdb.
     if read_only and not os.path.exists(path):
         raise StoreError(f"{path}: no history here; run 'defib replay LOGS…' first, or name one with --db")
     fresh = not os.path.lexists(path)
+    if path != ":memory:":
+        _place(path)
     options: dict[str, Any] = {
         "autoinstall_known_extensions": False,
         "autoload_known_extensions": False,
@@ -88,6 +90,18 @@ def connect(path: str, *, read_only: bool, memory: str | None = None) -> duckdb.
         else:
             return con
     raise AssertionError("the last try returns or raises")
+
+
+def _place(path: str) -> None:
+    """Raises UnreadableError where no history can be; a named pipe would be waited for."""
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise UnreadableError(
+            f"{path}: there is no folder {printable(folder)}\n    mend: make it, or name another file"
+        )
+    if os.path.exists(path) and not os.path.isfile(path):
+        kind = "a folder" if os.path.isdir(path) else "not a regular file"
+        raise UnreadableError(f"{path}: {kind}, not a history\n    mend: name a file, such as history.duckdb")
 
 
 def _refused(path: str, e: duckdb.Error, read_only: bool) -> StoreError:

@@ -213,6 +213,10 @@ def write_part(options: ReplayOptions, index: int, of: int, out: Path) -> Done:
     from defib.adapters.parts import Share
     from defib.engine.words import SourceError
 
+    if not out.parent.is_dir():  # told before the logs are read, which may take hours
+        raise SourceError(f"{out}: there is no folder {out.parent}\n    mend: make it, or name another one with -o")
+    if out.exists() and not out.is_file():
+        raise SourceError(f"{out}: not a regular file\n    mend: name a file to write the part to")
     loaded = rulefiles.load(options.rules)
     source = Archive(options.paths, loaded.book.paths, Known(options.cluster), options.block_bytes)
     source.open()

@@ -8,6 +8,7 @@ line, rule and mend. Checks here are static (shape, vocabulary, ids, both regex 
 from __future__ import annotations
 
 import difflib
+import functools
 import hashlib
 from collections.abc import Iterable, Iterator
 from typing import Any, get_args
@@ -59,7 +60,9 @@ def _validate(source: yamlpos.Positioned, problems: list[Problem]) -> Any:
             try:
                 return model.model_validate(source.data)
             except ValidationError as e:
-                problems += rulefaults.problems_of(e, lambda *told: _told(source, *told), lambda loc: _keys(model, loc))
+                problems += rulefaults.problems_of(
+                    e, lambda *told: _told(source, *told), functools.partial(_keys, model)
+                )
                 return None
     mend = "one of " + ", ".join([*models.FILE_KINDS, "policy"])
     problems.append(source.problem((), "cannot tell what kind of rule file this is", f"give it a key {mend}"))

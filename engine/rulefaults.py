@@ -81,7 +81,9 @@ def _named(loc: Loc) -> str:
 def _kind(value: Any) -> str:
     if value in (None, ""):
         return "empty"
-    return {dict: "a mapping", list: "a list"}.get(type(value), f"'{value}'")
+    if isinstance(value, dict | list):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return f"'{value}'"
 
 
 def _known(word: str, known: list[str]) -> str:

@@ -7,11 +7,12 @@ checks it by; who said it is the file's owner; nothing here calls a scheduler.
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 import orjson
 
-from defib.adapters import rulefiles
+from defib.adapters import rulefiles, status
 from defib.adapters.act import audit as audits
 from defib.adapters.act import people
 from defib.adapters.act.spool import Letter, post
@@ -35,17 +36,45 @@ def asked(folder: str) -> dict[str, Any]:
     try:
         with open(path, "rb") as file:
             found: dict[str, Any] = orjson.loads(file.read(ASKED_MAX))
-    except (OSError, ValueError) as e:
-        said = getattr(e, "strerror", None) or str(e)
+    except FileNotFoundError as e:
+        raise SourceError(_nobody(folder)) from e
+    except OSError as e:
         raise SourceError(
-            f"{printable(path)}: {said}\n    mend: is a watch with Slurm running on this --state folder, and may you read it?"
+            f"{printable(path)}: {e.strerror}\n    mend: ask as root, or as the user the watch runs as"
         ) from e
+    except ValueError as e:
+        mend = "a watch of this version writes it anew at its start"
+        raise SourceError(f"{printable(path)}: not what a watch writes: {e}\n    mend: {mend}") from e
     return found
+
+
+def _nobody(folder: str) -> str:
+    """Why nothing in a folder can wait for a person."""
+    named = printable(folder)
+    if not os.path.isdir(folder):
+        return f"{named}: no such folder\n    mend: name the folder given to 'defib watch --state'"
+    try:
+        alone = not status.ask(folder).get("scheduler")
+    except StoreError:
+        alone = False
+    if alone:
+        return f"{named}: the watch there does not ask Slurm, so it restarts nothing\n    mend: start it with --slurm and --root"
+    return f"{named}: no watch that asks Slurm has run here\n    mend: start one with 'defib watch --slurm --root DIR --state {named}'"
+
+
+def _doubts(folder: str) -> list[str]:
+    """What makes the list less than it looks: nobody keeps it, or Slurm cannot be read."""
+    try:
+        said = status.ask(folder)
+    except StoreError:
+        return ["no watch answers there: this is what the last one left"]
+    return [a for a in map(str, said.get("alarms") or ()) if "scheduler" in a]
 
 
 def list_asked(args: Any) -> int:
     """`defib act list`: what waits for a person, what is under way, which breakers are open."""
-    document = asked(folder_of(args))
+    folder = folder_of(args)
+    document = asked(folder)
     if args.json:
         write_json(as_json(document))
         return 0
@@ -58,6 +87,8 @@ def list_asked(args: Any) -> int:
         print(
             f"\nWAITS FOR A PERSON  {safe(a['job'])}, until {when(a['until_us'])}\n  {safe(a['sentence'])}\n  defib act approve {safe(a['case'])}"
         )
+    for doubt in _doubts(folder):
+        print(f"note: {safe(doubt)}", file=sys.stderr)
     rows = [
         (safe(c["case"]), safe(c["job"]), safe(c["state"]), safe(c["gate"]), safe(c["because"]))
         for c in document["open"]

@@ -8,7 +8,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from defib.adapters import wire
@@ -16,7 +17,7 @@ from defib.adapters.cli.tables import as_json, write_jsonl
 from defib.adapters.rows import attempt_object, health_object
 from defib.adapters.show import printable, safe
 from defib.engine.errors import ConfigError, Problem
-from defib.engine.words import HEALTH
+from defib.engine.words import HEALTH, VERDICTS
 
 if TYPE_CHECKING:
     from defib.engine.core import HealthChanged
@@ -24,15 +25,19 @@ if TYPE_CHECKING:
 
 SCHEMA = "defib/watch/1"
 UNREAD_MAX = 5
+OPEN = ("running-at-end", "unknown")  # verdicts on a log that tells no end
 
 
 def watch(args: Any) -> int:
     """`defib watch`: follow logs until told to stop."""
     from defib.adapters.cli import serve
 
-    told = Teller(jsonl=args.jsonl)
+    service = args.state is not None or args.config is not None or args.slurm
+    told = Teller(
+        jsonl=args.jsonl, until_idle=args.once_idle is not None, ends=not service or args.once_idle is not None
+    )
     ears = wire.Ears(told.changed, told.judged, told.polled)
-    if args.state is None and args.config is None and not args.slurm:
+    if not service:
         every = 10_000_000 if args.every is None else args.every
         options = wire.WatchOptions(args.paths, args.rules, args.cluster, every, args.once_idle)
         if not args.paths:
@@ -40,7 +45,7 @@ def watch(args: Any) -> int:
         outcome = wire.watch(options, ears)
     else:
         outcome = serve.watch(args, ears, alarm)
-    print(summary(outcome), file=sys.stderr)
+    print(summary(outcome, told.judgements(stopped=outcome.signal is not None)), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
 
 
@@ -51,10 +56,14 @@ def alarm(text: str) -> None:
 
 @dataclass(slots=True)
 class Teller:
-    """Prints what is told at once, and notices when nobody reads any more."""
+    """Prints what is told at once, and notices when nobody reads any more. until_idle: the watch ends by itself; ends: verdicts are remembered
+    for the summary (a service judges jobs for months, and keeps them in its history)."""
 
     jsonl: bool
+    until_idle: bool = False
+    ends: bool = False
     polls: int = 0
+    verdicts: dict[JobKey, tuple[int, str]] = field(default_factory=dict)
 
     def changed(self, e: HealthChanged, paths: dict[int, str]) -> None:
         if self.jsonl:
@@ -66,6 +75,14 @@ class Teller:
     def judged(self, a: AttemptVerdict, paths: dict[int, str]) -> None:
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "attempt", "judged": attempt_object(a, paths)})])
+        elif self.until_idle and a.verdict not in OPEN:
+            print(verdict_line(a, paths))
+        if self.ends:
+            self.verdicts[a.job] = max(self.verdicts.get(a.job, (-1, "")), (a.index, a.verdict))
+
+    def judgements(self, *, stopped: bool) -> dict[JobKey, str]:
+        """How jobs ended by the verdict on their last attempt. stopped: by a signal, so a log without an end may well go on."""
+        return {job: verdict for job, (_, verdict) in self.verdicts.items() if not (stopped and verdict in OPEN)}
 
     def polled(self, unread: dict[bytes, str]) -> None:
         """Raises BrokenPipeError when whoever read standard output is gone: the next change may be hours away."""
@@ -86,18 +103,33 @@ def line(e: HealthChanged) -> str:
     return f"{at}  {safe(name(e.job)):<20}  {e.attempt + 1:>3}  {e.health:<8}  {was:<12}  {safe(e.because)}"
 
 
+def verdict_line(a: AttemptVerdict, paths: dict[int, str]) -> str:
+    """How an attempt ended, in the columns of a change of health; its last column is the cause, else how far it came."""
+    from defib.adapters.cli.replay import COLUMNS, row
+
+    told = dict(zip(COLUMNS, row(a, paths), strict=True))
+    steps = f"steps {told['STEPS']}" if told["STEPS"] else ""
+    because = ", ".join(str(x) for x in (told["CAUSE"], told["WHERE"], steps) if x) or "the log does not say why"
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
+    return f"{at}  {safe(name(a.job)):<20}  {a.index + 1:>3}  {a.verdict:<8}  {'its verdict':<12}  {safe(because)}"
+
+
 def name(job: JobKey) -> str:
     """A job's id, or the end of the path its logs share."""
     text = job.job_id or "/".join(job.place.rstrip("/").split("/")[-2:])
     return f"{text}_{job.array_task}" if job.array_task else text
 
 
-def summary(outcome: wire.Watched) -> str:
-    """How many jobs were watched and how they were at the end."""
-    jobs = Counter(outcome.healths.values())
+def summary(outcome: wire.Watched, ended: Mapping[JobKey, str]) -> str:
+    """How many jobs were watched; how those with a verdict ended, and how the others were last."""
+    jobs = Counter(h for job, h in outcome.healths.items() if job not in ended)
+    verdicts = Counter(ended[job] for job in outcome.healths if job in ended)
     now = ", ".join(f"{jobs[h]} {h}" for h in HEALTH if jobs[h])
+    ends = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
     left = f"; {len(outcome.unread)} not followed" if outcome.unread else ""
-    return f"{jobs.total()} job{'s' if jobs.total() != 1 else ''} watched; now {now or 'none'}{left}"
+    n = len(outcome.healths)
+    how = "; ".join(x for x in (f"by their logs {ends}" if ends else "", f"now {now}" if now else "") if x)
+    return f"{n} job{'s' if n != 1 else ''} watched; {how or 'now none'}{left}"
 
 
 def unheard() -> bool:

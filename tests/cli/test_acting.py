@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from defib.adapters import status
 from defib.adapters.act import people
 from defib.adapters.act.audit import Audit
 from defib.adapters.act.spool import Spool
@@ -123,3 +124,32 @@ def test_the_audit_is_verified_and_shown(state: Path, capsys: Capture) -> None:
 def test_an_audit_where_there_is_no_folder_is_no_empty_one(tmp_path: Path, capsys: Capture) -> None:
     assert main(["audit", "show", "--state", str(tmp_path / "typo")]) == 3
     assert "mend:" in capsys.readouterr().err
+
+
+def test_a_list_nobody_keeps_any_more_says_so(state: Path, capsys: Capture) -> None:
+    assert main(["act", "list", "--state", str(state)]) == 0
+    assert "no watch answers there" in capsys.readouterr().err
+
+
+def test_where_nothing_can_wait_the_reason_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def told(folder: Path) -> str:
+        assert main(["act", "list", "--state", str(folder)]) == 3
+        return capsys.readouterr().err
+
+    assert "no such folder" in told(tmp_path / "typo")
+    assert "no watch that asks Slurm has run here" in told(tmp_path)
+    monkeypatch.setattr(status, "ask", lambda _: {"alarms": []})
+    assert "does not ask Slurm" in told(tmp_path)
+    (tmp_path / "asked.json").write_text("{")
+    assert "not what a watch writes" in told(tmp_path)
+
+
+def test_a_scheduler_that_cannot_be_read_is_told_with_the_list(
+    state: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    why = "the scheduler could not be read: squeue cannot be run: No such file or directory"
+    monkeypatch.setattr(status, "ask", lambda _: {"alarms": ["another", why], "scheduler": {"reads": 1}})
+    assert main(["act", "list", "--state", str(state)]) == 0
+    assert capsys.readouterr().err == f"note: {why}\n"

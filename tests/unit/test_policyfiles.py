@@ -50,7 +50,7 @@ def test_every_shape_has_a_shipped_file_and_every_file_a_shape() -> None:
         ("weights: {certain: 1.0,", "weights: {", "'certain' is missing", "add 'certain"),
         ("stances: {at-once: 1.0,", "stances: {at-onse: 1.0,", "unknown key 'at-onse'", "did you mean 'at-once'?"),
         ("stances: {at-once: 1.0,", "stances: {", "'stances' has 3 entries", "every one"),
-        ("  at_once_sources: [cause,", "  at_once_sources: [couse,", "'0' is 'couse'", "did you mean 'cause'?"),
+        ("  at_once_sources: [cause,", "  at_once_sources: [couse,", "'at_once_sources, entry 1' is 'couse'", "did you mean 'cause'?"),
         ("breadth: {nodes: 3,", "breadth: {nodes: 3, nodes: 4,", "key 'nodes' is given twice", "keep one"),
     ],
 )  # fmt: skip
