@@ -32,12 +32,9 @@ def watch(args: Any) -> int:
     """`defib watch`: follow logs until told to stop."""
     from defib.adapters.cli import serve
 
-    service = args.state is not None or args.config is not None or args.slurm
-    told = Teller(
-        jsonl=args.jsonl, until_idle=args.once_idle is not None, ends=not service or args.once_idle is not None
-    )
+    told = Teller(jsonl=args.jsonl, until_idle=args.once_idle is not None)
     ears = wire.Ears(told.changed, told.judged, told.polled)
-    if not service:
+    if args.state is None and args.config is None and not args.slurm:
         every = 10_000_000 if args.every is None else args.every
         options = wire.WatchOptions(args.paths, args.rules, args.cluster, every, args.once_idle)
         if not args.paths:
@@ -45,7 +42,7 @@ def watch(args: Any) -> int:
         outcome = wire.watch(options, ears)
     else:
         outcome = serve.watch(args, ears, alarm)
-    print(summary(outcome, told.judgements(stopped=outcome.signal is not None)), file=sys.stderr)
+    print(summary(outcome, told.verdicts if outcome.signal is None else {}), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
 
 
@@ -56,14 +53,13 @@ def alarm(text: str) -> None:
 
 @dataclass(slots=True)
 class Teller:
-    """Prints what is told at once, and notices when nobody reads any more. until_idle: the watch ends by itself; ends: verdicts are remembered
-    for the summary (a service judges jobs for months, and keeps them in its history)."""
+    """Prints what is told at once, and notices when nobody reads any more. until_idle: the watch ends by itself, so how logs ended belongs to
+    its summary; one that is stopped says how jobs were at that moment."""
 
     jsonl: bool
     until_idle: bool = False
-    ends: bool = False
     polls: int = 0
-    verdicts: dict[JobKey, tuple[int, str]] = field(default_factory=dict)
+    verdicts: dict[JobKey, str] = field(default_factory=dict)  # on the last attempt of a job that ended
 
     def changed(self, e: HealthChanged, paths: dict[int, str]) -> None:
         if self.jsonl:
@@ -77,12 +73,10 @@ class Teller:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "attempt", "judged": attempt_object(a, paths)})])
         elif self.until_idle and a.verdict not in OPEN:
             print(verdict_line(a, paths))
-        if self.ends:
-            self.verdicts[a.job] = max(self.verdicts.get(a.job, (-1, "")), (a.index, a.verdict))
-
-    def judgements(self, *, stopped: bool) -> dict[JobKey, str]:
-        """How jobs ended by the verdict on their last attempt. stopped: by a signal, so a log without an end may well go on."""
-        return {job: verdict for job, (_, verdict) in self.verdicts.items() if not (stopped and verdict in OPEN)}
+        if self.until_idle:
+            self.verdicts.pop(a.job, None)
+            if a.verdict not in OPEN:
+                self.verdicts[a.job] = a.verdict
 
     def polled(self, unread: dict[bytes, str]) -> None:
         """Raises BrokenPipeError when whoever read standard output is gone: the next change may be hours away."""

@@ -24,19 +24,19 @@ RULES = {
         family: s
         about: a
         signatures:
-          - {id: s.disk, title: t, pattern: 'DISK \\d', role: root, class: user-code, unless: [RETRY], hits: [DISK 1], misses: [x]}
-          - {id: s.bare, title: t, pattern: '[xyz]\\d\\d', role: root, class: user-code, hits: [x12], misses: [x]}
+          - {id: s.disk, title: t, pattern: 'DISK \d', role: root, class: user-code, unless: [RETRY], hits: [DISK 1], misses: [x]}
+          - {id: s.bare, title: t, pattern: '[xyz]\d\d', role: root, class: user-code, hits: [x12], misses: [x]}
           - {id: s.calm, title: t, pattern: CALM, role: benign, unless: [REALLY], hits: [CALM], misses: [x]}
-    """.replace("\\\\", "\\"),
+    """,
     "progress/f.yaml": r"""
         framework: f
         about: a
         formats:
-          - {id: f.step, title: t, anchor: 'step [', pattern: 'step \\[(?P<step>[0-9]+)', hits: ['step [3'], misses: [x]}
+          - {id: f.step, title: t, anchor: 'step [', pattern: 'step \[(?P<step>[0-9]+)', hits: ['step [3'], misses: [x]}
         banners:
           - {id: f.one, pattern: 'WELCOME to [0-9]', hits: ['WELCOME to 7'], misses: [x]}
           - {id: f.two, pattern: 'WELCOME from [A-Z]', hits: ['WELCOME from F'], misses: [x]}
-    """.replace("\\\\", "\\"),
+    """,
 }
 LINES = [
     "DISK 1",

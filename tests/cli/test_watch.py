@@ -257,3 +257,16 @@ def test_a_time_that_is_none_is_refused(say: Any, tmp_path: Path, text: str) -> 
     done = say("watch", tmp_path, f"--every={text}")
     assert done.returncode == 2
     assert b"give a time such as 10s" in done.stderr
+
+
+def test_idleness_tells_how_finished_logs_ended_and_a_signal_how_they_were(
+    start: Callable[..., Watch], tmp_path: Path
+) -> None:
+    write(tmp_path / "logs" / "slurm-8.out", BANNER + steps(1, 30))
+    write(tmp_path / "logs" / "slurm-9.out", BANNER + steps(1, 30) + DEATH)
+    w = start(tmp_path / "logs", "--once-idle", "1s")
+    line = w.until(lambda text: "its verdict" in text)
+    assert re.search(r"  9 +1  crashed +its verdict +cuda\.out-of-memory", line), line
+    assert w.process.wait(PATIENCE_S) == 0
+    assert w.process.stderr is not None
+    assert w.process.stderr.read().decode().endswith("2 jobs watched; by their logs 1 crashed; now 1 healthy\n")
