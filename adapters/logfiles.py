@@ -69,16 +69,17 @@ class _Walk:
             here, named = todo.pop()
             try:
                 info = os.stat(here)
-                children = self._children(here) if stat.S_ISDIR(info.st_mode) else None
+                identity = (info.st_dev, info.st_ino)
+                folder = stat.S_ISDIR(info.st_mode)
+                if folder and identity not in self.folders:
+                    self.folders.add(identity)
+                    todo += [(child, False) for child in reversed(self._children(here))]
             except OSError as e:
                 self.unread.append(Unread(printable(os.path.abspath(here)), why(e)))
                 continue
-            identity = (info.st_dev, info.st_ino)
-            if children is not None:
-                if identity not in self.folders:
-                    self.folders.add(identity)
-                    todo += [(child, False) for child in reversed(children)]
-            elif not stat.S_ISREG(info.st_mode):
+            if folder:
+                continue
+            if not stat.S_ISREG(info.st_mode):
                 if named:
                     self.unread.append(Unread(printable(os.path.abspath(here)), "not a regular file"))
             elif identity not in self.files and (named or _may_be_log(here)):

@@ -338,10 +338,12 @@ def test_a_link_in_a_folder_leads_to_nothing_outside_of_what_was_named(tmp_path:
     os.symlink(tmp_path / "nowhere", logs / "dangling.log")
     os.symlink(outside / "config.yaml", logs / "config.yaml")  # would not be read inside either
     os.symlink("a.log", logs / "inside.log")
+    os.symlink(".", logs / "again")
     read = Read(logs)
     assert list(read.data.values()) == [b"logs"]
     skipped = {os.path.basename(u.path): u for u in read.archive.unread}
     assert sorted(skipped) == ["alike", "dangling.log", "file.log", "folder"]
+    assert len(read.archive.unread) == 4, "each is told once, also where a link leads to its folder again"
     assert all("leads outside" in u.why and not u.refused for u in skipped.values())
     # By name it is what the person meant, and so is a link between two folders that both are named.
     assert list(Read(logs / "file.log").data.values()) == [b"outside"]
