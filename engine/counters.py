@@ -71,7 +71,7 @@ class ProgressRows:
 class Between:
     """What went on between the rows of a counter: phases told (name -> last place) before them, and the places of evaluation's own steps."""
 
-    touched: dict[str, int]
+    spoken: dict[str, int]
     evaluation: I64
 
     def phases(self, last: int, offsets: I64) -> list[tuple[str, ...]]:
@@ -79,7 +79,7 @@ class Between:
         begins = np.concatenate(([last], offsets[:-1]))
         evaluated = np.searchsorted(self.evaluation, offsets) > np.searchsorted(self.evaluation, begins, side="right")
         out: list[tuple[str, ...]] = [("evaluation",) if e else () for e in evaluated.tolist()]
-        out[0] = tuple(sorted({*out[0], *(name for name, at in self.touched.items() if at > last)}))
+        out[0] = tuple(sorted({*out[0], *(name for name, at in self.spoken.items() if at > last)}))
         return out
 
 
@@ -167,6 +167,7 @@ class Counter:
         self.step_clock_s = 0.0
         self.windows = Windows()
         self.work = Work(fmt)
+        self._moved_at = -1  # where the last row that went forward stands
         self._front = (NONE, NONE, -1)  # step, time and place of the first row of the highest step
         self._rank_stamps: dict[
             int, tuple[int, int]
@@ -219,16 +220,29 @@ class Counter:
         """Feed the rhythm with the rows that went forward and carry stamps."""
         if not len(at):
             return
-        phases = between.phases(self.last_at, rows.offset[at])
+        phases = between.phases(self._moved_at, rows.offset[at])
+        self._moved_at = int(rows.offset[at[-1]])
         stamped = (rows.time_us[at] != NONE).nonzero()[0]
         here = at[stamped]
         explained = (rows.step_time_s[at] * ahead)[stamped]
         named = [phases[i] for i in stamped.tolist()]
-        step_s, apart, step = float(rows.step_time_s[at[-1]]), int(ahead[-1]), int(rows.step[at[-1]])
-        if math.isfinite(step_s) and step_s > 0:
-            # Until a second line tells, the first one's own number does, unless the run was resumed far from its start.
-            self.rhythm.expected_s = step_s * (apart or (step if 0 < step <= FIRST_MAX else 1))
-        self.rhythm.add(rows.time_us[here], rows.step[here], rows.offset[here], rows.line[here], named, explained)
+        before, last = self._expected(rows.step_time_s[at], ahead, rows.step[at])
+        self.rhythm.add(
+            rows.time_us[here], rows.step[here], rows.offset[here], rows.line[here], named, explained, before[stamped]
+        )
+        self.rhythm.expected_s = last if math.isfinite(last) else None
+
+    def _expected(self, step_s: F64, ahead: I64, steps: I64) -> tuple[F64, float]:
+        """Seconds from each row to the next by what was printed before it (NaN: nothing), and from the last one on."""
+        # Until a second line tells, the first one's own number does, unless the run was resumed far from its start.
+        first = np.where((steps > 0) & (steps <= FIRST_MAX), steps, 1)
+        told = (np.isfinite(step_s) & (step_s > 0)).nonzero()[0]
+        known = self.rhythm.expected_s
+        values = np.concatenate(
+            ([np.nan if known is None else known], (step_s * np.where(ahead > 0, ahead, first))[told])
+        )
+        which = np.searchsorted(told, np.arange(len(step_s)))  # how many rows before each one told
+        return values[which], float(values[-1])
 
     def _pace(self, rows: ProgressRows, at: I64, between: Between) -> None:
         """Feed the slowdown detector with the first row of every new step, where seconds per step are known: of several printers those

@@ -23,6 +23,9 @@ class Phases:
     touched: dict[str, int] = field(
         default_factory=dict
     )  # phase -> where it was last spoken of, since training last moved
+    spoken: dict[str, int] = field(
+        default_factory=dict
+    )  # the same since the attempt began: each counter has moves of its own
 
     def told(self, s: Signal) -> None:
         """A phase line."""
@@ -37,6 +40,11 @@ class Phases:
 
     def touch(self, offset: int, name: str) -> None:
         self.touched[name] = max(offset, self.touched.get(name, offset))
+        self.speak(offset, name)
+
+    def speak(self, offset: int, name: str) -> None:
+        """Spoken of before training moved on."""
+        self.spoken[name] = max(offset, self.spoken.get(name, offset))
 
     def since(self, offset: int) -> tuple[str, ...]:
         """Phases announced after a place."""

@@ -105,10 +105,17 @@ class Rhythm:
         self._smallest = policy.phases.least_s()
 
     def add(
-        self, us: I64, steps: I64, offsets: I64, lines: I64, phases: Sequence[tuple[str, ...]], explained_s: F64
+        self,
+        us: I64,
+        steps: I64,
+        offsets: I64,
+        lines: I64,
+        phases: Sequence[tuple[str, ...]],
+        explained_s: F64,
+        expected_s: F64 | None = None,
     ) -> None:
         """Moments in order. phases: what was announced in the gap before each. explained_s: seconds that the printed step times say each gap
-        took (NaN where nothing is printed)."""
+        took; expected_s: that they let expect before it (NaN where nothing is printed; None: what is expected now holds for all)."""
         if not len(us):
             return
         start = 0
@@ -129,6 +136,8 @@ class Rhythm:
             offset, line = (int(offsets[k - 1]), int(lines[k - 1])) if k else (self.last.offset, self.last.line)
             here = Moment(int(at[i]), int(before[i]), offset, line)
             named = (*phases[k], "compile") if i < early else phases[k]
+            if expected_s is not None:
+                self.expected_s = None if math.isnan(expected_s[k]) else float(expected_s[k])
             self._one(here, int(at[i + 1]), int(before[i + 1]), named, float(explained_s[k]))
             done = i + 1
         self._ordinary(gaps[done:], before[done:-1], before[done + 1 :])

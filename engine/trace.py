@@ -297,9 +297,9 @@ class StreamFold:
             mine = [c for (name, _), c in t.counters.items() if name == fmt_id]
             if mine:
                 heads[fmt_id] = [(-1, max(mine, key=lambda c: c.last_at))]
-        told = [at for (name, _), at in groups.items() if self._formats[name].kind == "eval"]
-        evaluation = np.sort(rows.offset[np.concatenate(told)]) if told else np.empty(0, np.int64)
-        between = Between(dict(t.phases.touched), evaluation)
+        evals = [at for (name, _), at in groups.items() if self._formats[name].kind == "eval"]
+        evaluation = np.sort(rows.offset[np.concatenate(evals)]) if evals else np.empty(0, np.int64)
+        between = Between(dict(t.phases.spoken), evaluation)
         for key, rows_of in groups.items():
             fmt = self._formats[key[0]]
             at = rows_of[rows.step[rows_of] != NONE]
@@ -321,8 +321,9 @@ class StreamFold:
                 t.moved_on(point, fmt.kind, counter.forward - before)
             if fmt.id in asked:
                 heads.setdefault(fmt.id, []).extend((int(rows.offset[i]), counter) for i in at)
-        if len(evaluation) and (t.training is None or evaluation[-1] > t.training.offset):
-            t.phases.touch(int(evaluation[-1]), "evaluation")
+        if len(evaluation):
+            told = t.phases.touch if t.training is None or evaluation[-1] > t.training.offset else t.phases.speak
+            told(int(evaluation[-1]), "evaluation")
         return heads
 
     def _values(

@@ -408,6 +408,28 @@ def test_a_fold_does_not_depend_on_grouping(language: Kit, story: list[Said], cu
     assert fold_story(language, story, groups(n, cuts)) == fold_story(language, story, [(0, n)])
 
 
+@st.composite
+def trainings(draw: st.DrawFn) -> list[Said]:
+    """A run that moves on by its stamps, with pauses, hangs, slower stretches and other counters between."""
+    story: list[Said] = []
+    at = 0
+    for n in range(1, draw(st.integers(4, 30))):
+        at += draw(st.sampled_from([20, 20, 20, 21, 60, 300, 900]))
+        for other in draw(
+            st.lists(st.sampled_from(["t.saving", "t.saved", "t.eval", "t.bar", "t.inepoch", "t.value"]), max_size=2)
+        ):
+            story.append((other, n, None, draw(st.sampled_from([None, at])), 1.0))
+        story.append(step(n, None, at, draw(st.sampled_from([1.0, 20.0, 300.0, float("nan")]))))
+    return story
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(story=trainings(), cuts=st.lists(st.integers(0, 100), max_size=12))
+def test_a_training_does_not_depend_on_grouping(language: Kit, story: list[Said], cuts: list[int]) -> None:
+    n = len(story)
+    assert fold_story(language, story, groups(n, cuts)) == fold_story(language, story, [(0, n)])
+
+
 def step(n: int, total: int | None = None, at: int | None = None, seconds: float = 1.0) -> Said:
     return ("t.step", n, total, at, seconds)
 
@@ -429,6 +451,21 @@ VALUE: Said = ("t.value", int(NONE), None, None, float("nan"))
             id="evaluation between",
         ),
         pytest.param([step(k, seconds=1.0 if k < 9 else 3.0) for k in range(24)], id="slower"),
+        pytest.param(
+            [step(k, at=20 * k) for k in range(9)]
+            + [
+                ("t.saving", 0, None, 170, 0.0),
+                ("t.inepoch", 1, 9, 180, 1.0),
+                ("t.inepoch", 2, 9, 190, 1.0),
+                step(9, at=250),
+                step(10, at=270),
+            ],
+            id="another counter moves between a checkpoint and the next step",
+        ),
+        pytest.param(
+            [step(k, at=20 * k) for k in range(9)] + [step(9, at=900, seconds=740.0), step(10, at=920)],
+            id="the line after a long silence says how long its step took",
+        ),
     ],
 )
 def test_a_fold_row_by_row_is_the_fold_at_once(language: Kit, story: list[Said]) -> None:
