@@ -14,10 +14,10 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from defib.engine.counters import NONE, ProgressRows
 from defib.engine.incidents import JobStory, assemble
 from defib.engine.live import Live
 from defib.engine.observe import Observation
+from defib.engine.points import NONE, ProgressRows
 from defib.engine.rulebook import Rule, Rulebook
 from defib.engine.trace import KEEP, KEEP_LIVE, StreamFold
 from defib.engine.words import (
@@ -321,7 +321,12 @@ def _progress_by_stream(table: pa.Table) -> dict[int, ProgressRows]:
     stream = table.column("stream").to_numpy()
     if (stream == stream[0]).all():
         return {int(stream[0]): rows}
-    return {int(n): rows.take(np.flatnonzero(stream == n)) for n in np.unique(stream)}
+    order = np.argsort(stream, kind="stable")
+    together = rows.take(order)
+    cuts = (np.diff(stream[order]).nonzero()[0] + 1).tolist()
+    return {
+        int(stream[order[lo]]): together.part(lo, hi) for lo, hi in zip([0, *cuts], [*cuts, len(order)], strict=True)
+    }
 
 
 def _known(book: Rulebook, table: pa.Table) -> pa.Table:

@@ -2,148 +2,28 @@
 
 In: rows of one stream's progress in offset order, in any grouping. Out: counters of bounded size that do not depend on the grouping.
 A counter knows its steps, its pace (as printed and between stamps), its windows, and whether a step that goes back is a lagging
-rank or a run that starts over.
+rank or a run that starts over. A handful of rows is taken one by one, more of them at once: the same numbers in less time.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
+from defib.engine.pace import RANKS_MAX, Pace
+from defib.engine.points import F64, I64, NONE, Between, ProgressRows, Row
 from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits, Rhythm
 from defib.engine.rulebook import Format
 from defib.engine.sketch import Sketch
 from defib.engine.slowdown import Slowdown
 from defib.engine.windows import Windows
+from defib.engine.work import Work
 
-I64 = npt.NDArray[np.int64]
-F64 = npt.NDArray[np.float64]
-NONE = int(np.iinfo(np.int64).min)  # "no value" in integer columns
-RANKS_MAX = 4096  # of which the last step is remembered
 FIRST_MAX = 1000  # steps a first line may stand from the start and still tell how far apart lines are
-UNDECIDED = 8  # rows forward by which a log has shown whether it tells how much work a step holds
-SETTLED = 8  # advances after which a counter that never repeated a step is known to have one printer
-
-
-@dataclass(slots=True)
-class Point:
-    """Where progress was last seen."""
-
-    offset: int
-    line: int
-    time_us: int | None
-
-
-@dataclass(slots=True)
-class ProgressRows:
-    """Progress rows of one stream as columns, in offset order. Missing integers are NONE, missing floats NaN."""
-
-    offset: I64
-    line: I64
-    time_us: I64
-    format: list[str]
-    step: I64
-    total: I64
-    rank: I64
-    step_time_s: npt.NDArray[np.float64]
-    throughput: npt.NDArray[np.float64]
-    tflops: npt.NDArray[np.float64]
-    bad_loss: npt.NDArray[np.bool_]  # a loss was printed and is not a finite number
-    samples: npt.NDArray[np.float64]  # consumed so far
-    tokens: npt.NDArray[np.float64]
-
-    def __len__(self) -> int:
-        return len(self.offset)
-
-    def take(self, at: I64) -> ProgressRows:
-        """These rows only."""
-        return ProgressRows(
-            self.offset[at], self.line[at], self.time_us[at], [self.format[i] for i in at.tolist()], self.step[at], self.total[at],
-            self.rank[at], self.step_time_s[at], self.throughput[at], self.tflops[at], self.bad_loss[at], self.samples[at], self.tokens[at],
-        )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """What went on between the rows of a counter: phases told (name -> last place) before them, and the places of evaluation's own steps."""
-
-    spoken: dict[str, int]
-    evaluation: I64
-
-    def phases(self, last: int, offsets: I64) -> list[tuple[str, ...]]:
-        """For each row the phases spoken of since the row before it (the first: since `last`)."""
-        begins = np.concatenate(([last], offsets[:-1]))
-        evaluated = np.searchsorted(self.evaluation, offsets) > np.searchsorted(self.evaluation, begins, side="right")
-        out: list[tuple[str, ...]] = [("evaluation",) if e else () for e in evaluated.tolist()]
-        out[0] = tuple(sorted({*out[0], *(name for name, at in self.spoken.items() if at > last)}))
-        return out
-
-
-@dataclass(slots=True)
-class Pace:
-    """What tells a lagging printer from a run that starts over; advanced row by row."""
-
-    first: int = NONE
-    last: int = NONE
-    interval: int = 1  # steps between the last two advances
-    advances: int = 0
-    repeats: int = 0  # rows that said a step again
-    by_rank: dict[int, int] = field(default_factory=dict)  # last step of every rank that names itself
-    shared: bool = False  # several printers go by one number: every node has its own 0
-
-    def starts_over(self, step: int, rank: int, *, announced: bool) -> bool:
-        """Whether this step begins a new run. announced: an end or a launch was seen since the last progress."""
-        last = self.by_rank.get(rank) if rank != NONE else self.last
-        if last is None or last == NONE or step >= last:
-            return False
-        if announced or (rank != NONE and not self.shared):
-            return step < last
-        if self.repeats or self.advances < SETTLED:
-            # Several ranks print this counter, or may: some lag by a line or two; a run that starts over falls further back.
-            return step < last - 2 * self.interval and (self.advances >= SETTLED or step <= self.first)
-        return True
-
-    def take(self, step: int, rank: int) -> None:
-        if self.first == NONE:
-            self.first = step
-        self.shared |= rank != NONE and self.by_rank.get(rank) == step
-        if step == self.last:
-            self.repeats += 1
-        else:
-            self.advances += 1
-            if self.last != NONE and step > self.last:
-                self.interval = step - self.last
-            self.last = step
-        if rank != NONE and (rank in self.by_rank or len(self.by_rank) < RANKS_MAX):
-            self.by_rank[rank] = step
-
-    def take_all(self, steps: I64, ranks: I64) -> None:
-        """The same as `take` row by row; rows of one printer, the usual case, at once."""
-        rank = int(ranks[0])
-        if len(steps) == 1 or not bool(np.all(ranks == rank)):
-            for step, r in zip(steps.tolist(), ranks.tolist(), strict=True):
-                self.take(step, r)
-            return
-        self.take(int(steps[0]), rank)
-        apart = np.diff(steps)
-        moved = int(np.count_nonzero(apart))
-        self.advances += moved
-        self.repeats += len(apart) - moved
-        # A step before the first one ever is NONE, and no row printed that.
-        ahead = ((apart > 0) & (steps[:-1] != NONE)).nonzero()[0]
-        if len(ahead):
-            self.interval = int(apart[ahead[-1]])
-        self.last = int(steps[-1])
-        if rank in self.by_rank:
-            self.shared |= moved < len(apart)
-            self.by_rank[rank] = self.last
-
-    def copy(self) -> Pace:
-        return Pace(self.first, self.last, self.interval, self.advances, self.repeats, dict(self.by_rank), self.shared)
+HANDFUL = 24  # rows up to which one by one is faster: a live log brings a few at a time
 
 
 class Counter:
@@ -151,6 +31,7 @@ class Counter:
 
     def __init__(self, fmt: Format, total: int | None, detect: Detect, elder: Habits | None = None) -> None:
         self.format = fmt
+        self._prints_time = fmt.prints_time
         self.total = total
         self.first_step = self.last_step = NONE
         self.points = 0
@@ -188,12 +69,19 @@ class Counter:
 
     def values(self, rows: ProgressRows, at: I64) -> None:
         """Rates and losses of rows that belong to this counter."""
-        self.throughput.add(rows.throughput[at])
-        self.tflops.add(rows.tflops[at])
+        if len(at) <= HANDFUL:
+            for throughput, tflops in zip(rows.throughput[at].tolist(), rows.tflops[at].tolist(), strict=True):
+                self.throughput.one(throughput)
+                self.tflops.one(tflops)
+        else:
+            self.throughput.add(rows.throughput[at])
+            self.tflops.add(rows.tflops[at])
         self.nan_losses += int(np.count_nonzero(rows.bad_loss[at]))
 
     def advance(self, rows: ProgressRows, at: I64, between: Between) -> int | None:
         """Fold rows with a step; returns the row of the last step forward, if any. between: what went on between them."""
+        if len(at) <= HANDFUL:
+            return self._advance_few(rows, at, between)
         steps = rows.step[at]
         before = np.concatenate(([self.last_step], steps[:-1]))
         moved = steps != before
@@ -255,7 +143,7 @@ class Counter:
         picked, ahead = at[lead], _ahead(steps[lead], top[:-1][lead])
         us = rows.time_us[picked]
         since = np.concatenate(([self._front[1]], us[:-1]))
-        if self.format.prints_time:
+        if self._prints_time:
             step_s = rows.step_time_s[picked]
         else:  # between the stamps; where something else went on there the time was not training alone
             training = [not p for p in between.phases(self._front[2], rows.offset[picked])]
@@ -326,18 +214,22 @@ class Counter:
 
     def _own_pace(self, rows: ProgressRows, at: I64) -> F64:
         """Seconds per step of the rank that prints each stamped row: as printed, else between its own stamps."""
-        if self.format.prints_time:
+        if self._prints_time:
             return rows.step_time_s[at]
         out = np.full(len(at), np.nan)
         for i in np.flatnonzero(rows.rank[at] >= 0).tolist():
             row = int(at[i])
-            rank, step, us = int(rows.rank[row]), int(rows.step[row]), int(rows.time_us[row])
-            last = self._rank_stamps.get(rank)
-            if last is not None and step > last[0] and us > last[1]:
-                out[i] = (us - last[1]) / 1e6 / (step - last[0])
-            if last is not None or len(self._rank_stamps) < RANKS_MAX:
-                self._rank_stamps[rank] = (step, us)
+            out[i] = self._between_own(int(rows.rank[row]), int(rows.step[row]), int(rows.time_us[row]))
         return out
+
+    def _between_own(self, rank: int, step: int, us: int) -> float:
+        """Seconds per step since this rank's own last stamp."""
+        last = self._rank_stamps.get(rank)
+        if last is not None or len(self._rank_stamps) < RANKS_MAX:
+            self._rank_stamps[rank] = (step, us)
+        if last is None or step <= last[0] or us <= last[1]:
+            return math.nan
+        return (us - last[1]) / 1e6 / (step - last[0])
 
     def _tokens(self, rows: ProgressRows, at: I64, ahead: I64) -> F64:
         """Tokens trained on in the steps of each row, where the throughput of the whole run is printed in tokens; else NaN."""
@@ -345,93 +237,89 @@ class Counter:
             return np.full(len(at), np.nan)
         return np.rint(rows.throughput[at] * rows.step_time_s[at] * ahead)
 
+    # ---- a handful of rows, one by one: each method does what its namesake above does for many ----
+
+    def _advance_few(self, rows: ProgressRows, at: I64, between: Between) -> int | None:
+        last: int | None = None
+        for i, row in enumerate(rows.one_by_one(at)):
+            step, before = row.step, self.last_step
+            moved = step != before
+            back = moved and before != NONE and step < before
+            ahead = step - before if before != NONE and step > before else 0
+            self.points += 1
+            if moved:
+                self.printed.one(row.step_time_s)
+            self._window_one(row, before, ahead, moved)
+            self._stamp_one(step, row.time_us)
+            if moved and not back:
+                self._beat_one(row, ahead, between)
+                self.forward += 1
+                last = i
+            self._pace_one(rows, at[i : i + 1], row, between)
+            self.pace.take(step, row.rank)
+            self.setbacks += back
+            if self.first_step == NONE or (step < self.first_step and self.format.counts != "epoch"):
+                self.first_step = step
+            self.last_step, self.last_at = step, row.offset
+        return int(at[last]) if last is not None else None
+
+    def _beat_one(self, row: Row, ahead: int, between: Between) -> None:
+        phases = between.named(self._moved_at, row.offset)
+        self._moved_at = row.offset
+        if row.time_us != NONE:
+            self.rhythm.one(row.time_us, row.step, row.offset, row.line, phases, row.step_time_s * ahead)
+        if math.isfinite(row.step_time_s) and row.step_time_s > 0:
+            first = row.step if 0 < row.step <= FIRST_MAX else 1
+            self.rhythm.expected_s = row.step_time_s * (ahead or first)
+
+    def _pace_one(self, rows: ProgressRows, at: I64, row: Row, between: Between) -> None:
+        top, since, place = self._front
+        if row.step <= top:
+            return
+        ahead, us = row.step - top if top != NONE else 0, row.time_us
+        self._front = (row.step, us, row.offset)
+        if self._prints_time:
+            step_s = row.step_time_s
+        elif us != NONE and since != NONE and ahead and not between.named(place, row.offset):
+            step_s = (us - since) / 1e6 / ahead
+        else:
+            step_s = math.nan
+        work = self.work.of_one(rows, at, row, step_s)
+        if ahead and step_s > 0 and math.isfinite(step_s) and work > 0 and math.isfinite(work):
+            self.slowdown.one(row.step, ahead, step_s, work, us, row.offset, row.line)
+
+    def _stamp_one(self, step: int, us: int) -> None:
+        if us == NONE:
+            return
+        last, self.stamp = self.stamp, (step, us)
+        if last is not None and step > last[0] and us > last[1]:
+            self.stamped.one((us - last[1]) / 1e6 / (step - last[0]))
+
+    def _window_one(self, row: Row, before: int, ahead: int, moved: bool) -> None:
+        us, step_s = row.time_us, row.step_time_s
+        if us != NONE:
+            if self.stamp is None:
+                self.windows = Windows()
+            own = step_s
+            if not self._prints_time:
+                own = self._between_own(row.rank, row.step, us) if row.rank >= 0 else math.nan
+            self.windows.rank(us / 1e6, row.rank, own)
+            if moved:
+                self.windows.one(us / 1e6, row.step, step_s, ahead, self._tokens_one(row, ahead))
+        elif self.stamp is None and math.isfinite(step_s):
+            passed = (1 if before == NONE else ahead) if moved else 0
+            self.step_clock_s += step_s * passed
+            self.windows.rank(self.step_clock_s, row.rank, step_s)
+            if moved:
+                self.windows.one(self.step_clock_s, row.step, step_s, ahead, self._tokens_one(row, passed))
+
+    def _tokens_one(self, row: Row, ahead: int) -> float:
+        if self.format.throughput_unit != "tokens/s":
+            return math.nan
+        tokens = row.throughput * row.step_time_s * ahead
+        return float(round(tokens)) if math.isfinite(tokens) else math.nan
+
 
 def _ahead(steps: I64, before: I64) -> I64:
     """Steps forward each row makes; the first row of a counter and a row that goes back make none."""
     return np.where(before == NONE, 0, np.maximum(steps - before, 0))
-
-
-class Work:
-    """How much work a step holds, so that a longer sequence or a bigger batch is not taken for a slower run.
-
-    From what the log prints, best first: TFLOP/s per GPU or its share of the peak, tokens/s, tokens so far, samples/s, samples so far.
-    Which one is settled by the first of the counter's first rows that has any.
-    """
-
-    def __init__(self, fmt: Format) -> None:
-        self._rate = (fmt.throughput_unit or "").split("/")[0]
-        self._kind: str | None = None
-        self._rows = 0
-        self._total: tuple[int, float] | None = None
-
-    @property
-    def known(self) -> bool:
-        """Whether the log tells."""
-        return self._kind not in (None, "none")
-
-    def of(self, rows: ProgressRows, at: I64, steps: I64, step_s: F64) -> F64:
-        """Work per step of rows, in units of its own: 1 where the log tells nothing of it, NaN where this row does not and others do."""
-        if self._kind is None:
-            undecided = min(len(at), max(0, UNDECIDED - self._rows))
-            self._rows += undecided
-            self._kind = self._choose(rows, at[:undecided]) or ("none" if self._rows >= UNDECIDED else None)
-            if self._kind is not None:
-                self._rows = UNDECIDED
-            if self._kind == "none":
-                return np.where(np.arange(len(at)) < undecided, np.nan, 1.0)
-        match self._kind:
-            case "tflops":
-                return rows.tflops[at] * step_s
-            case "share" | "tokens/s" | "samples/s":
-                return rows.throughput[at] * step_s
-            case "tokens":
-                return self._grown(rows.tokens[at], steps)
-            case "samples":
-                return self._grown(rows.samples[at], steps)
-        return np.full(len(at), np.nan if self._kind is None else 1.0)
-
-    def _choose(self, rows: ProgressRows, at: I64) -> str | None:
-        def any_of(values: F64) -> int | None:
-            found = (np.isfinite(values) & (values > 0)).nonzero()[0]
-            return int(found[0]) if len(found) else None
-
-        rate = any_of(rows.throughput[at]) if self._rate in ("tokens", "samples", "%mfu") else None
-        seen = [
-            ("tflops", any_of(rows.tflops[at])), ("share", rate if self._rate == "%mfu" else None),
-            ("tokens/s", rate if self._rate == "tokens" else None),
-            ("tokens", any_of(rows.tokens[at])), ("samples/s", rate if self._rate == "samples" else None),
-            ("samples", any_of(rows.samples[at])),
-        ]  # fmt: skip
-        first = min((i for _, i in seen if i is not None), default=None)
-        return next((kind for kind, i in seen if i == first), None) if first is not None else None
-
-    def _grown(self, total: F64, steps: I64) -> F64:
-        """Per step, from a running total. The first row says nothing."""
-        last = self._total or (NONE, np.nan)
-        s = np.concatenate(([last[0]], steps))
-        v = np.concatenate(([last[1]], total))
-        out = np.full(len(steps), np.nan)
-        ok = (s[:-1] != NONE) & (s[1:] > s[:-1]) & (v[1:] > v[:-1])
-        out[ok] = (v[1:][ok] - v[:-1][ok]) / (s[1:][ok] - s[:-1][ok])
-        if len(steps):
-            self._total = (int(s[-1]), float(v[-1]))
-        return out
-
-
-def first_setback(pace: Pace, steps: I64, ranks: I64, *, announced: bool) -> int | None:
-    """Index of the first step that begins a new run after `pace`. A series that only grows is the usual case and costs two comparisons."""
-    if not len(steps):
-        return None
-    grows = bool(np.all(steps[1:] >= steps[:-1])) and (pace.last == NONE or steps[0] >= pace.last)
-    if grows and (not pace.by_rank or bool(np.all(ranks == ranks[0]))):
-        named = pace.by_rank.get(int(ranks[0]), NONE) if len(ranks) else NONE
-        if named == NONE or steps[0] >= named:
-            return None
-    walk = pace.copy()
-    for i, (step, rank) in enumerate(zip(steps.tolist(), ranks.tolist(), strict=True)):
-        if walk.starts_over(step, rank, announced=announced):
-            return i
-        if step > walk.last:
-            announced = False  # progress took the announcement away
-        walk.take(step, rank)
-    return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from defib.engine import schedule, trace
+from defib.engine import episodes, schedule, trace
 from defib.engine.rhythm import Habits
 from defib.engine.rulebook import Rulebook
 from defib.engine.standing import Member, current
@@ -127,12 +127,13 @@ class Live:
         place, traces = current([_member(streams[n]) for n in members])
         if w.follow(place, again=again):
             w.begin(at_us, w.rhythm.habits().with_(self._elder(w.job, {w.job: members}, streams)), traces)
+        speaking = episodes.voices(traces)
         if w.job in self._dirty:
-            w.note(traces, at_us)
+            w.note(traces, speaking, at_us)
         w.extents = {n: (t.end_offset, t.end_line) for n in members for t in streams[n].fold.traces[-1:]}
         was = w.health
         known = any(streams[n].fold.frameworks for n in members)
-        found = w.look(traces, book, _errors(members, streams), at_us, known=known)
+        found = w.look(traces, speaking, book, _errors(members, streams), at_us, known=known)
         if not w.settle(found, at_us):
             return []
         return [(w.job, w.attempt, was, found.health, at_us, found.because, found.episode or w.unwell)]

@@ -143,13 +143,32 @@ class Rhythm:
         self._ordinary(gaps[done:], before[done:-1], before[done + 1 :])
         self.last = Moment(int(us[-1]), int(steps[-1]), int(offsets[-1]), int(lines[-1]))
 
+    def one(self, us: int, step: int, offset: int, line: int, phases: tuple[str, ...], explained_s: float) -> None:
+        """The same as `add` for one moment, by what is expected now."""
+        here = self.last
+        self.last = Moment(us, step, offset, line)
+        if here is None:
+            self.first_us = us
+            return
+        gap = (us - here.us) / 1e6
+        early = self._moments < EARLY
+        self._moments += 1
+        if early or phases or gap > self._smallest:
+            self._one(here, us, step, (*phases, "compile") if early else phases, explained_s)
+            return
+        self._strange = []
+        self.gaps.one(gap)
+        self._interval = step - here.step if step > here.step else self._interval
+        if gap > 0:
+            self._remember(gap, here.step)
+
     def _ordinary(self, gaps: F64, before: I64, after: I64) -> None:
         if not len(gaps):
             return
         self._strange = []
         self.gaps.add(gaps)
-        steps = int(after[-1] - before[-1])
-        self._interval = steps if steps > 0 else self._interval
+        apart = (after - before)[after > before]
+        self._interval = int(apart[-1]) if len(apart) else self._interval
         least = self._longest[0][0] if len(self._longest) >= LONGEST_MAX else 0.0
         for i in np.flatnonzero(gaps > least).tolist():
             self._remember(float(gaps[i]), int(before[i]))

@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 _GAMMA = math.log(1.001)
 _LOW, _HIGH = 1e-9, 1e15
+EDGE = 1e-6  # of a bin: nearer to its edge two ways of taking a logarithm may disagree
 FEW = 64  # values up to which counting them one by one is faster; a live log brings a handful at a time
 
 
@@ -39,6 +40,17 @@ class Sketch:
             for k, n in zip(keys.tolist(), counts.tolist(), strict=True):
                 self.bins[k] = self.bins.get(k, 0) + n
         self.count += len(values)
+
+    def one(self, value: float) -> None:
+        """Add one value: the same bin as in an array."""
+        if not _LOW < value < _HIGH:
+            return
+        place = math.log(value) / _GAMMA
+        key = round(place)
+        if abs(abs(place - key) - 0.5) < EDGE:  # numpy's logarithm may differ in the last digit
+            key = int(np.rint(np.log(np.array([value])) / _GAMMA)[0])
+        self.bins[key] = self.bins.get(key, 0) + 1
+        self.count += 1
 
     def merge(self, other: Sketch) -> None:
         for k, n in other.bins.items():

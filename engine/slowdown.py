@@ -130,6 +130,23 @@ class Slowdown:
                 b.steps += n
             b.end = self._last = mark(hi - 1)
 
+    def one(self, step: int, ahead: int, step_s: float, work: float, time_us: int, offset: int, line: int) -> None:
+        """The same as `add` for one row."""
+        seconds = step_s * ahead
+        self._clock += seconds
+        mark = Mark(self._clock, step, None if time_us == NONE else time_us, offset, line)
+        index = math.floor(self._clock / self._p.bin_s)
+        if self._open is None or index != self._index:
+            if self._open is not None:
+                self._bin(self._open)
+            self._open = Bin(0.0, 0.0, 0, self._last or mark, mark)
+            self._index = index
+        b = self._open
+        b.seconds += seconds
+        b.work += work * ahead
+        b.steps += ahead
+        b.end = self._last = mark
+
     def _bin(self, b: Bin) -> None:
         """One bin is full: smooth it, learn from it, judge it."""
         self._bins += 1

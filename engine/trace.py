@@ -15,8 +15,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from defib.engine.counters import I64, NONE, Between, Counter, Pace, Point, ProgressRows, first_setback
+from defib.engine.counters import Counter
+from defib.engine.pace import Pace, first_setback
 from defib.engine.phases import Phases
+from defib.engine.points import I64, NONE, Between, Point, ProgressRows
 from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits
 from defib.engine.rulebook import Format
@@ -259,11 +261,11 @@ class StreamFold:
 
     def _groups(self, rows: ProgressRows, start: int, end: int) -> dict[Key, I64]:
         """Row numbers per counter, counters in order of first appearance. Only training counters are told apart by their total."""
-        formats, totals = rows.format[start:end], rows.total[start:end]
-        if formats.count(formats[0]) == len(formats) and bool(np.all(totals == totals[0])):
-            return {self._key(formats[0], int(totals[0])): np.arange(start, end)}
+        formats, totals = rows.format[start:end], rows.total[start:end].tolist()
+        if formats.count(formats[0]) == len(formats) and totals.count(totals[0]) == len(totals):
+            return {self._key(formats[0], totals[0]): np.arange(start, end)}
         groups: dict[Key, list[int]] = {}
-        for i, (name, total) in enumerate(zip(formats, totals.tolist(), strict=True), start):
+        for i, (name, total) in enumerate(zip(formats, totals, strict=True), start):
             groups.setdefault(self._key(name, total), []).append(i)
         return {key: np.array(numbers, np.int64) for key, numbers in groups.items()}
 

@@ -9,13 +9,13 @@ The order of questions is the order of certainty: is it meant to run; is it over
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-import numpy as np
-
 from defib.engine import causes, episodes, schedule
+from defib.engine.episodes import Voice
 from defib.engine.policies import Detect
 from defib.engine.rhythm import Habits, Limit, Rhythm
 from defib.engine.rulebook import Rulebook
@@ -143,10 +143,9 @@ class JobWatch:
             return None
         return max(g.longest_us for g in told)
 
-    def note(self, traces: Sequence[Trace], now_us: int) -> None:
-        """New lines were folded: did it move, is there trouble, what is it doing?"""
+    def note(self, traces: Sequence[Trace], speaking: Sequence[Voice], now_us: int) -> None:
+        """New lines were folded: did it move, is there trouble, what is it doing? speaking: the voices of the traces."""
         forward = sum(t.forward for t in traces)
-        speaking = episodes.voices(traces)
         if forward > self.forward and forward > 0:
             if speaking:
                 self.step = speaking[0].counter.last_step
@@ -177,17 +176,22 @@ class JobWatch:
     def _beat(self, now_us: int, phases: tuple[str, ...]) -> None:
         if self.moved_us is None:
             self.rhythm.lasted("startup", max(0.0, (now_us - self.seen_us) / 1e6))
-        one = np.array([now_us], np.int64)
-        here = np.array([self.step or 0], np.int64)
-        zero = np.zeros(1, np.int64)
-        self.rhythm.add(one, here, zero, zero, [phases], np.full(1, np.nan))
+        self.rhythm.one(now_us, self.step or 0, 0, 0, phases, math.nan)
 
     # ---- the look ----
 
     def look(
-        self, traces: Sequence[Trace], book: Rulebook, errors: frozenset[int], now_us: int, *, known: bool = False
+        self,
+        traces: Sequence[Trace],
+        speaking: Sequence[Voice],
+        book: Rulebook,
+        errors: frozenset[int],
+        now_us: int,
+        *,
+        known: bool = False,
     ) -> Found:
-        """Health at this moment. known: some line of its logs was recognised as a program's own (its framework is known)."""
+        """Health at this moment. speaking: the voices of the traces; known: some line of its logs was recognised as a program's own (its
+        framework is known)."""
         if schedule.waiting(self.state):
             assert self.state is not None
             return Found("waiting", f"the scheduler says {'held, ' if self.state.held else ''}{self.state.state}")
@@ -199,26 +203,35 @@ class JobWatch:
                 "dead" if verdict in ("crashed", "stalled") else "ended", f"the scheduler says {self.state.state}"
             )
         return (
-            self._blind(traces, now_us)
-            or self._over(traces, book, errors, now_us)
-            or self._silent(traces, now_us, known=known)
+            self._blind(traces, speaking, now_us)
+            or self._over(traces, speaking, book, errors, now_us)
+            or self._silent(traces, speaking, now_us, known=known)
         )
 
-    def _blind(self, traces: Sequence[Trace], now_us: int) -> Found | None:
+    def _blind(self, traces: Sequence[Trace], speaking: Sequence[Voice], now_us: int) -> Found | None:
         after = self.policy.blind.after_s * 1e6
         if not traces:
             wait = round(self.policy.blind.no_log_s * 1e6)
             if now_us - self.seen_us < wait:
                 return Found("starting", "no log yet", limit_us=self.seen_us + wait)
             return Found("blind", f"no log seen for {(now_us - self.seen_us) / 1e6:.0f} s")
-        speaking = [v.trace.stream for v in episodes.voices(traces)] or [t.stream for t in traces]
-        bad = [self.troubles[n] for n in speaking if n in self.troubles and now_us - self.troubles[n][0] >= after]
-        if not bad or len(bad) < len(speaking):
+        if not self.troubles:
+            return None
+        told = [v.trace.stream for v in speaking] or [t.stream for t in traces]
+        bad = [self.troubles[n] for n in told if n in self.troubles and now_us - self.troubles[n][0] >= after]
+        if not bad or len(bad) < len(told):
             return None
         since, why = min(bad)
         return Found("blind", f"cannot read its log for {(now_us - since) / 1e6:.0f} s: {why}")
 
-    def _over(self, traces: Sequence[Trace], book: Rulebook, errors: frozenset[int], now_us: int) -> Found | None:
+    def _over(
+        self,
+        traces: Sequence[Trace],
+        speaking: Sequence[Voice],
+        book: Rulebook,
+        errors: frozenset[int],
+        now_us: int,
+    ) -> Found | None:
         """Failed or finished, by its own lines and a moment of quiet after them."""
         done = finished(traces)
         if self.trouble_us is None and not done:
@@ -244,7 +257,7 @@ class JobWatch:
                 "hung",
                 f"{because}, though the scheduler still runs it",
             )  # one rank's last words, perhaps caught
-        return Found(health, because, self._hung_episode(traces, now_us, because) if health == "hung" else None)
+        return Found(health, because, self._hung_episode(speaking, now_us, because) if health == "hung" else None)
 
     def _patience(self, traces: Sequence[Trace], done: bool) -> float:
         """Seconds of quiet that make a failure's lines believed: less the clearer they are."""
@@ -301,7 +314,7 @@ class JobWatch:
             )
         return limit
 
-    def _silent(self, traces: Sequence[Trace], now_us: int, *, known: bool) -> Found:
+    def _silent(self, traces: Sequence[Trace], speaking: Sequence[Voice], now_us: int, *, known: bool) -> Found:
         grew_us = max((g.at_us or 0 for g in self.growth.values()), default=0)
         limit = self._limit(traces)
         since = self.moved_us if self.moved_us is not None else self.seen_us
@@ -313,9 +326,9 @@ class JobWatch:
             if unknown.seconds > limit.seconds:
                 limit, until = unknown, since + round(unknown.seconds * 1e6)
             if now_us < until:
-                return self._moving(traces, min(until, quiet))
+                return self._moving(speaking, min(until, quiet))
         if now_us < until:
-            return self._moving(traces, until)
+            return self._moving(speaking, until)
         lined_us = max((g.lined_us or 0 for g in self.growth.values()), default=0)
         silent = now_us - lined_us > self.policy.hang.after_error_s * 1e6
         if self.moved_us is None and grew_us and not (silent and (known or any(t.spoke for t in traces))):
@@ -323,24 +336,23 @@ class JobWatch:
                 "blind", f"its log grows, but no line of it is known as progress for {(now_us - since) / 1e6:.0f} s"
             )
         because = f"no progress for {(now_us - since) / 1e6:.0f} s in phase {limit.phase}; limit {limit.seconds:.0f} s: {limit.because}"
-        return Found("hung", because, self._hung_episode(traces, now_us, because, limit))
+        return Found("hung", because, self._hung_episode(speaking, now_us, because, limit))
 
-    def _moving(self, traces: Sequence[Trace], until: int) -> Found:
+    def _moving(self, speaking: Sequence[Voice], until: int) -> Found:
         if self.moved_us is None:
             return Found("starting", f"no step yet; phase {self.phase}", limit_us=until)
-        for v in map(episodes.paced, episodes.voices(traces)):
+        for v in map(episodes.paced, speaking):
             slow = v.counter.slowdown.now
             if slow is not None:
                 e = episodes.episode(v, slow)
                 return Found("slow", e.because, e, until)
-        behind = self._behind(traces)
+        behind = self._behind(speaking)
         if behind is not None:
             return Found("slow", behind.because, behind, until)
         return Found("healthy", f"step {self.step:,}" if self.step is not None else "moving", limit_us=until)
 
-    def _behind(self, traces: Sequence[Trace]) -> Episode | None:
+    def _behind(self, speaking: Sequence[Voice]) -> Episode | None:
         """A rank that lags behind its peers now; asked again only when another window has begun."""
-        speaking = episodes.voices(traces)
         windows = sum(
             len(v.counter.windows.cells) for v in speaking if len(v.counter.windows.rank_numbers) >= episodes.FEW_RANKS
         )
@@ -350,8 +362,9 @@ class JobWatch:
             self.straggler = found[0] if found else None
         return self.straggler
 
-    def _hung_episode(self, traces: Sequence[Trace], now_us: int, because: str, limit: Limit | None = None) -> Episode:
-        speaking = episodes.voices(traces)
+    def _hung_episode(
+        self, speaking: Sequence[Voice], now_us: int, because: str, limit: Limit | None = None
+    ) -> Episode:
         last = speaking[0].trace.progress if speaking else None
         since = self.moved_us if self.moved_us is not None else self.seen_us
         return Episode(

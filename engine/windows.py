@@ -6,6 +6,7 @@ The clock is event time where progress lines carry stamps, else the step clock (
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -94,9 +95,32 @@ class Windows:
             if ahead is not None:
                 cell.forward = int(ahead[lo:hi].sum())
             if tokens is not None and np.isfinite(tokens[lo:hi]).any():
-                cell.tokens = int(tokens[lo:hi][np.isfinite(tokens[lo:hi])].sum())
+                # As whole numbers: a sum of large floats depends on how rows were grouped.
+                cell.tokens = sum(map(int, tokens[lo:hi][np.isfinite(tokens[lo:hi])].tolist()))
             self._put(int(index[lo]), cell)
         self._last_s = float(at_s[-1])
+        self._bound()
+
+    def one(self, at_s: float, step: int, step_s: float, ahead: int, tokens: float) -> None:
+        """The same as `add` for one point."""
+        gap = max(at_s - (self._last_s if self._last_s is not None else at_s), 0.0)
+        index = math.floor(at_s / self.width_s)
+        cell = self.cells.get(index)
+        if cell is None:
+            cell = self.cells[index] = Cell(0, step, step, 0.0)
+        if not cell.points:
+            cell.first_step = cell.last_step = step
+        elif step < cell.first_step:
+            cell.first_step = step
+        elif step > cell.last_step:
+            cell.last_step = step
+        cell.points += 1
+        cell.gap_s = max(cell.gap_s, gap)
+        cell.forward += ahead
+        cell.steps.one(step_s)
+        if math.isfinite(tokens):
+            cell.tokens = (cell.tokens or 0) + int(tokens)
+        self._last_s = at_s
         self._bound()
 
     def ranks(self, at_s: F64, ranks: I64, step_s: F64) -> None:
@@ -106,16 +130,25 @@ class Windows:
             return
         index = np.floor(at_s[told] / self.width_s).astype(np.int64)
         for i, rank, seconds in zip(index.tolist(), ranks[told].tolist(), step_s[told].tolist(), strict=True):
-            if rank not in self.rank_numbers:
-                if len(self.rank_numbers) >= RANKS_MAX:
-                    continue
-                self.rank_numbers.add(rank)
-            cell = self.cells.get(i)
-            if cell is None:
-                cell = self.cells[i] = Cell(0, 0, 0, 0.0)
-            have = cell.by_rank.get(rank, (0, 0))
-            cell.by_rank[rank] = (have[0] + round(seconds * 1e6), have[1] + 1)
+            self._rank(i, rank, seconds)
         self._bound()
+
+    def rank(self, at_s: float, rank: int, step_s: float) -> None:
+        """The same as `ranks` for one row."""
+        if rank >= 0 and math.isfinite(step_s):
+            self._rank(math.floor(at_s / self.width_s), rank, step_s)
+            self._bound()
+
+    def _rank(self, index: int, rank: int, seconds: float) -> None:
+        if rank not in self.rank_numbers:
+            if len(self.rank_numbers) >= RANKS_MAX:
+                return
+            self.rank_numbers.add(rank)
+        cell = self.cells.get(index)
+        if cell is None:
+            cell = self.cells[index] = Cell(0, 0, 0, 0.0)
+        have = cell.by_rank.get(rank, (0, 0))
+        cell.by_rank[rank] = (have[0] + round(seconds * 1e6), have[1] + 1)
 
     def _bound(self) -> None:
         while len(self.cells) > CELLS_MAX or len(self.cells) * len(self.rank_numbers) > RANK_CELLS_MAX:

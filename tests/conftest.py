@@ -48,7 +48,7 @@ def rule_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 # ---- rulebooks ------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)  # a failing example is to be read, not a rulebook
 class Kit:
     """A rulebook with its compiled databases."""
 
