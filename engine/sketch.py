@@ -6,7 +6,9 @@ was seen. At most ~28,000 bins between a microsecond and eleven days; merging is
 
 from __future__ import annotations
 
+import itertools
 import math
+from array import array
 
 import numpy as np
 import numpy.typing as npt
@@ -20,25 +22,53 @@ FEW = 64  # values up to which counting them one by one is faster; a live log br
 class Sketch:
     """Counts per logarithmic bin; `add`, `merge`, `quantile`."""
 
-    __slots__ = ("bins", "count")
+    __slots__ = ("_bins", "_packed", "count")
 
     def __init__(self) -> None:
-        self.bins: dict[int, int] = {}
+        self._bins: dict[int, int] = {}
+        self._packed: tuple[array[int], array[int]] | None = None
         self.count = 0
+
+    @property
+    def bins(self) -> dict[int, int]:
+        """Values per bin, to read and to add to."""
+        if self._packed is not None:
+            self._bins, self._packed = dict(zip(*self._unpacked(self._packed), strict=True)), None
+        return self._bins
+
+    def pack(self) -> None:
+        """Hold the bins in a tenth of the memory until one is asked for: nothing is lost."""
+        if self._bins:
+            keys = sorted(self._bins)
+            counts = [self._bins[k] for k in keys]
+            apart = [keys[0], *(b - a for a, b in itertools.pairwise(keys))]
+            small = max(counts) < 1 << 16 and max(apart[1:], default=0) < 1 << 16 and abs(keys[0]) < 1 << 15
+            self._packed = (
+                array("i", apart) if not small else array("H", [apart[0] + (1 << 15), *apart[1:]]),
+                array("H" if small else "Q", counts),
+            )
+            self._bins = {}
+
+    @staticmethod
+    def _unpacked(packed: tuple[array[int], array[int]]) -> tuple[list[int], list[int]]:
+        apart, counts = packed
+        keys = list(itertools.accumulate(apart))
+        return [k - (1 << 15) for k in keys] if apart.typecode == "H" else keys, counts.tolist()
 
     def add(self, values: npt.NDArray[np.float64]) -> None:
         """Add positive finite values; others are ignored."""
         values = values[(values > _LOW) & (values < _HIGH)]
         if not len(values):
             return
+        bins = self.bins
         keys = np.rint(np.log(values) / _GAMMA).astype(np.int64)
         if len(keys) <= FEW:
             for k in keys.tolist():
-                self.bins[k] = self.bins.get(k, 0) + 1
+                bins[k] = bins.get(k, 0) + 1
         else:
             keys, counts = np.unique(keys, return_counts=True)
             for k, n in zip(keys.tolist(), counts.tolist(), strict=True):
-                self.bins[k] = self.bins.get(k, 0) + n
+                bins[k] = bins.get(k, 0) + n
         self.count += len(values)
 
     def one(self, value: float) -> None:
@@ -49,12 +79,14 @@ class Sketch:
         key = round(place)
         if abs(abs(place - key) - 0.5) < EDGE:  # numpy's logarithm may differ in the last digit
             key = int(np.rint(np.log(np.array([value])) / _GAMMA)[0])
-        self.bins[key] = self.bins.get(key, 0) + 1
+        bins = self.bins
+        bins[key] = bins.get(key, 0) + 1
         self.count += 1
 
     def merge(self, other: Sketch) -> None:
+        bins = self.bins
         for k, n in other.bins.items():
-            self.bins[k] = self.bins.get(k, 0) + n
+            bins[k] = bins.get(k, 0) + n
         self.count += other.count
 
     def quantile(self, q: float) -> float | None:
@@ -63,8 +95,9 @@ class Sketch:
             return None
         rank = q * (self.count - 1)
         seen = 0
-        for k in sorted(self.bins):
-            seen += self.bins[k]
+        keys, counts = self._unpacked(self._packed) if self._packed else zip(*sorted(self._bins.items()), strict=True)
+        for k, n in zip(keys, counts, strict=True):
+            seen += n
             if seen > rank:
                 return float(f"{math.exp(k * _GAMMA):.6g}")
         raise AssertionError("counts add up")

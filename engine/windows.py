@@ -79,6 +79,7 @@ class Windows:
         self.width_s = WIDTH_S
         self.cells: dict[int, Cell] = {}
         self._last_s: float | None = None
+        self._newest: tuple[int | None, int | None] = None, None  # the last two windows; those before them are packed
         self.rank_numbers: set[int] = set()
 
     def add(self, at_s: F64, steps: I64, step_s: F64, ahead: I64 | None = None, tokens: F64 | None = None) -> None:
@@ -107,7 +108,7 @@ class Windows:
         index = math.floor(at_s / self.width_s)
         cell = self.cells.get(index)
         if cell is None:
-            cell = self.cells[index] = Cell(0, step, step, 0.0)
+            cell = self._opened(index, Cell(0, step, step, 0.0))
         if not cell.points:
             cell.first_step = cell.last_step = step
         elif step < cell.first_step:
@@ -146,7 +147,7 @@ class Windows:
             self.rank_numbers.add(rank)
         cell = self.cells.get(index)
         if cell is None:
-            cell = self.cells[index] = Cell(0, 0, 0, 0.0)
+            cell = self._opened(index, Cell(0, 0, 0, 0.0))
         have = cell.by_rank.get(rank, (0, 0))
         cell.by_rank[rank] = (have[0] + round(seconds * 1e6), have[1] + 1)
 
@@ -157,12 +158,23 @@ class Windows:
     def _put(self, index: int, cell: Cell) -> None:
         have = self.cells.get(index)
         if have is None:
-            self.cells[index] = cell
+            self._opened(index, cell)
         else:
             have.merge(cell)
 
+    def _opened(self, index: int, cell: Cell) -> Cell:
+        """Another window: the one before the last is full, bar a straggler's rows, and a run may last for weeks."""
+        self.cells[index] = cell
+        former, last = self._newest
+        if last is None or index > last:
+            if former is not None:
+                self.cells[former].steps.pack()
+            self._newest = last, index
+        return cell
+
     def _double(self) -> None:
         old, self.cells = self.cells, {}
+        self._newest = None, None
         self.width_s *= 2
         for index in sorted(old):
             self._put(index // 2, old[index])

@@ -42,3 +42,24 @@ def test_memory_is_bounded_by_bins_and_merging_adds_counts() -> None:
     assert b.count == 4
     assert sum(b.bins.values()) == 4
     assert b.quantile(0.5) == pytest.approx(1.0, rel=1e-3)
+
+
+@given(st.lists(st.floats(1e-6, 1e9), max_size=60), st.lists(st.floats(1e-6, 1e9), max_size=5))
+def test_packing_loses_nothing(values: list[float], later: list[float]) -> None:
+    plain, packed = sketch(*values), sketch(*values)
+    packed.pack()
+    packed.pack()
+    for q in (0.0, 0.5, 1.0):
+        assert packed.quantile(q) == plain.quantile(q)
+    for value in later:
+        plain.one(value)
+        packed.one(value)
+    assert packed.bins == plain.bins
+    assert packed.count == plain.count
+
+
+def test_a_bin_of_very_many_values_is_packed_too() -> None:
+    s = sketch(1.0, 2.0)
+    s.bins[0] = 1 << 40
+    s.pack()
+    assert s.bins == {0: 1 << 40, 693: 1}

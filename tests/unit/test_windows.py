@@ -54,3 +54,19 @@ def test_no_points_change_nothing() -> None:
     w = Windows()
     w.add(np.empty(0), np.empty(0, np.int64), np.empty(0))
     assert w.rows("a", "s", "f", "event") == []
+
+
+def test_windows_long_over_are_packed_and_tell_the_same() -> None:
+    w, never = Windows(), Windows()
+    never._opened = lambda index, cell: never.cells.setdefault(index, cell)  # type: ignore[method-assign]
+    rng = np.random.default_rng(1)
+    for k in range(400):
+        for each in (w, never):
+            each.one(60.0 * k, k, float(1 + k % 7 / 7), 1, math.nan)
+        if k % 50 == 0:
+            late = 60.0 * float(rng.integers(0, k + 1))
+            for each in (w, never):
+                each.one(late, k, 2.0, 0, math.nan)
+    assert w.rows("a", "s", "f", "event") == never.rows("a", "s", "f", "event")
+    full = [c.steps for i, c in sorted(w.cells.items())]
+    assert sum(s._packed is not None for s in full) >= len(full) - 12
