@@ -14,7 +14,7 @@ demo: $(VENV)/.defib
 	@$(BIN)/python bench/demo.py
 
 test: $(VENV)/.defib-test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 3 --dist loadfile
 
 lint: $(VENV)/.defib-test $(VENV)/.defib-lint
 	$(BIN)/ruff check .
