@@ -14,7 +14,8 @@ demo: $(VENV)/.defib
 	@$(BIN)/python bench/demo.py
 
 test: $(VENV)/.defib-test
-	$(BIN)/python -m pytest -n 3 --dist loadfile
+# The tests against a real Slurm take longest and mostly wait: they begin first.
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm tests
 
 lint: $(VENV)/.defib-test $(VENV)/.defib-lint
 	$(BIN)/ruff check .

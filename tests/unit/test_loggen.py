@@ -135,11 +135,9 @@ def test_nothing_reads_the_clock(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     loggen.bulk(tmp_path / "big", 1 << 20, 7)
 
 
-@pytest.mark.parametrize(("preset", "seconds"), [("demo", 3.0), ("small", 3.0), ("storm", 6.0)])
-def test_presets_write_in_time(preset: str, seconds: float, tmp_path: Path) -> None:
-    begin = time.perf_counter()
+@pytest.mark.parametrize("preset", ["demo", "small", "storm"])
+def test_presets_hold_what_they_say(preset: str, tmp_path: Path) -> None:
     assert main([str(tmp_path), "--preset", preset]) == 0
-    assert time.perf_counter() - begin < seconds
     rows = [json.loads(row) for row in (tmp_path / "truth.jsonl").read_text().splitlines()]
     assert len({row["job_id"] for row in rows}) == len(loggen.cases(preset))
     files = {path: (tmp_path / path).read_bytes() for row in rows for path in row["paths"]}
