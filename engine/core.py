@@ -261,7 +261,8 @@ def _judged(state: State, job: JobKey) -> list[Effect]:
         state.live.end(job, (), [])
         return []  # a job that never had a log has no attempt to tell of
     streams = [(n, state.streams[n].facts, state.streams[n].fold, _tail(state.streams[n])) for n in members]
-    story = JobStory(job, streams, state.live.state_of(job), state.live.outlived(job))
+    names = {n: state.streams[n].id for n in members}
+    story = JobStory(job, streams, state.live.state_of(job), state.live.outlived(job), names)
     attempts, windows = assemble(story, state.book)
     attempts = state.live.end(job, attempts, [fold for _, _, fold, _ in streams])
     for n in members:

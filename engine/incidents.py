@@ -24,6 +24,7 @@ from defib.engine.words import (
     ProgressSummary,
     Signal,
     StreamFacts,
+    StreamId,
     StreamNo,
 )
 
@@ -33,13 +34,14 @@ VOLATILE = re.compile(r"0x[0-9a-fA-F]+|[0-9a-fA-F]{12,}|\d+|/[^\s'\":,;)\]]+")
 
 @dataclass(frozen=True, slots=True)
 class JobStory:
-    """(stream, facts, fold, (tail lines, notes)) of every stream of one job, the last the scheduler said of it, and how far the lines of each
-    stream are known to have been outlived (see `Case`)."""
+    """(stream, facts, fold, (tail lines, notes)) of every stream of one job, the last the scheduler said of it, how far the lines of each
+    stream are known to have been outlived (see `Case`), and each stream's name: a log that was cut or replaced goes on under another."""
 
     job: JobKey
     streams: list[tuple[int, StreamFacts, StreamFold, tuple[tuple[str, ...], tuple[str, ...]]]]
     state: JobState | None = None
     outlived: dict[int, int] = field(default_factory=dict)
+    names: dict[int, StreamId] = field(default_factory=dict)
 
 
 def assemble(
@@ -118,9 +120,7 @@ def _slots(story: JobStory) -> dict[int, list[Trace]]:
     """Attempt slot -> traces of all streams in it."""
     named: dict[int, list[Trace]] = {}
     free: list[list[Trace]] = []
-    for _, facts, fold, _ in story.streams:
-        traces = [t for t in fold.traces if t.spoke] or fold.traces[-1:]
-        number = facts.restart_count if facts.restart_count is not None else facts.attempt
+    for number, traces in _logs(story):
         if number is not None:
             for k, t in enumerate(traces):
                 named.setdefault(number * SLOT + k, []).append(t)
@@ -137,6 +137,20 @@ def _slots(story: JobStory) -> dict[int, list[Trace]]:
         for k, t in enumerate(traces):
             slots[_slot_of(t, k, traces, lead)].append(t)
     return slots
+
+
+def _logs(story: JobStory) -> list[tuple[int | None, list[Trace]]]:
+    """Of every log the number of the attempt in its path, if any, and its traces: what it held before it was cut or replaced comes first."""
+    lives: dict[tuple[object, int | None], list[tuple[int, StreamFold]]] = {}
+    for n, facts, fold, _ in story.streams:
+        number = facts.restart_count if facts.restart_count is not None else facts.attempt
+        name = story.names.get(n)
+        lives.setdefault((n if name is None else name.path, number), []).append((name.generation if name else 0, fold))
+    out: list[tuple[int | None, list[Trace]]] = []
+    for (_, number), folds in lives.items():
+        traces = [t for _, fold in sorted(folds, key=lambda life: life[0]) for t in fold.traces]
+        out.append((number, [t for t in traces if t.spoke] or traces[-1:]))
+    return out
 
 
 def _slot_of(t: Trace, k: int, traces: list[Trace], lead: list[Trace]) -> int:

@@ -28,6 +28,7 @@ def judge(state: State, job: JobKey, streams: Collection[int] | None = None) -> 
         [(n, state.streams[n].facts, copy.deepcopy(state.streams[n].fold, memo), ((), ())) for n in members],
         state.live.state_of(job),
         state.live.outlived(job),
+        {n: state.streams[n].id for n in members},
     )
     attempts, _ = assemble(story, book)
     return attempts[-1] if attempts else None

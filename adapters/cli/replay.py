@@ -24,6 +24,9 @@ def replay(args: Any) -> int:
     """`defib replay`: read logs, tell every attempt, keep the history; or write one part of it."""
     scheduler = args.scheduler or (f"local:{args.jobs}" if args.jobs > 1 else None)
     options = wire.ReplayOptions(args.paths, args.db, args.rules, args.cluster, args.block_bytes, scheduler=scheduler)
+    if args.output is not None and args.part is None:
+        print("defib: -o goes with --part i/N; the table goes to standard output, the history to --db", file=sys.stderr)
+        return 2
     if args.part is not None:
         return _part(args, options)
 

@@ -6,8 +6,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
-from tests.conftest import CLASSES, LANGUAGE, Kit, kit, replay, signal
+from tests.conftest import CLASSES, LANGUAGE, Kit, batch_of, kit, place_facts, replay, signal
 
+from defib.engine import core
 from defib.engine.incidents import attempt_id, fingerprint, with_year
 from defib.engine.words import AttemptVerdict, JobKey, StreamFacts
 
@@ -193,3 +194,22 @@ def test_what_a_table_says_of_a_number_reaches_the_verdict() -> None:
     assert a.cause is not None
     assert a.cause.signal.title == "gone"
     assert replay(made, ["CODE 5"]).only.cause is None
+
+
+@pytest.mark.parametrize("numbered", [False, True], ids=["by-time", "number-in-the-path"])
+def test_a_log_that_was_cut_or_replaced_goes_on_as_another_attempt(language: Kit, numbered: bool) -> None:
+    """Both lives of the log count, each with its own steps; the number in a path counts on."""
+    state = core.State(language.book)
+    (facts,) = place_facts(language.book, ["job.log"])
+    facts = replace(facts, restart_count=2 if numbered else None)
+    for life in (0, 1):
+        core.advance(state, core.StreamOpened(life, core.StreamId("job.log", life), facts))
+    lives = [b"".join(b"step=%d\n" % n for n in range(1, last)) for last in (30, 20)]
+    core.advance(state, core.Observed(language.observer().observe(batch_of(*lives))))
+    for life in (0, 1):
+        core.advance(state, core.StreamEnded(life, len(lives[life]), lives[life].count(b"\n")))
+    (judged,) = core.advance(state, core.JobEnded(facts.job))
+    assert isinstance(judged, core.JobJudged)
+    told = [(a.index, a.streams, a.progress.last_step, a.progress.points) for a in judged.attempts if a.progress]
+    first = 2 if numbered else 0
+    assert told == [(first, (0,), 29, 29), (first + 1, (1,), 19, 19)]
