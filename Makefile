@@ -14,8 +14,7 @@ demo: $(VENV)/.defib
 	@$(BIN)/python bench/demo.py
 
 test: $(VENV)/.defib-test
-# The tests against a real Slurm take longest and mostly wait: they begin first.
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm tests
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.defib-test $(VENV)/.defib-lint
 	$(BIN)/ruff check .

@@ -134,7 +134,11 @@ def test_a_job_without_a_log_is_seen_and_an_array_has_one_run_per_task(slurm: Be
         "three runs",
     )
     asked = [sys.executable, "-m", "defib", "status", "--state", str(watch.state), "--json"]
-    status = json.loads(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout)
-    assert status["scheduler"]["without_logs"] == 1
+
+    def without_logs() -> bool:
+        told = json.loads(subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout)
+        return bool(told["scheduler"]["without_logs"] == 1)
+
+    wait_for(without_logs, "the status to count the one run without a log")  # it is written from time to time
     slurm.check("scancel", str(array), str(silent))
     assert "Traceback" not in watch.end()
