@@ -37,7 +37,7 @@ class Sketch:
         return self._bins
 
     def pack(self) -> None:
-        """Hold the bins in a tenth of the memory until one is asked for: nothing is lost."""
+        """Hold the bins in two arrays, which need far less memory, until one is asked for: nothing is lost."""
         if self._bins:
             keys = sorted(self._bins)
             counts = [self._bins[k] for k in keys]
