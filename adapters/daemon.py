@@ -370,8 +370,9 @@ def watch(
         try:
             k, state = station.keeper, station.state
             fan.paths.update({n: s.id.path for n, s in state.streams.items()})
-            healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
+            healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths), ears.logged)
             outcome.healths.update({job: w.health for job, w in state.live.watches.items()})
+            ears.resumed(outcome.healths)
             fan.sinks.append(healths)
             source = tail.begin(loaded.book, station.kept(SOURCE), k.clock)
             outcome.unread = source.unread

@@ -111,7 +111,9 @@ def _refused(path: str, e: duckdb.Error, read_only: bool) -> StoreError:
         return BusyError(f"{said}\n    mend: another process holds it; wait or use another --db")
     if not read_only and path != ":memory:" and isinstance(failure := failed(path, e), FullError):
         return failure
-    return UnreadableError(f"{said}\n    mend: is it a DuckDB file of this version, and may you read it?")
+    return UnreadableError(
+        f"{said}\n    mend: is it a DuckDB file of this version, and may you read it? If not, move it away or name another --db"
+    )
 
 
 def _held(path: str, read_only: bool) -> bool:

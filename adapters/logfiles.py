@@ -22,6 +22,7 @@ BLOCK_BYTES = 1024 * 1024
 SNIFF_BYTES = 8192
 ZSTD_FEED = 64
 NO_LOG = "looks binary, not a log"
+BARE = "no log in it"
 PACKED_BYTES = 64 * 1024  # of a compressed file read at a time, whatever the block size
 # As `engine.identity` has it, which a scan need not load.
 PACKED = re.compile(r"\.(gz|zst|zstd)$", re.I)
@@ -49,18 +50,26 @@ class LogFile:
 def find(paths: list[str], unread: list[Unread]) -> list[LogFile]:
     """The logs at or below the paths, by name, each once. Adds to `unread` what is not to be read, and why."""
     walk = _Walk(tuple(os.path.realpath(p) for p in paths), unread)
-    found = [file for path in paths for file in walk.below(path)]
+    found: list[LogFile] = []
+    bare: list[str] = []
+    for path in paths:
+        before = walk.met, len(unread)
+        found += walk.below(path)
+        if (walk.met, len(unread)) == before:
+            bare.append(path)
+    unread += [Unread(shown(path), BARE, refused=not found) for path in bare]
     return _once(sorted(found, key=lambda f: f.shown), unread)
 
 
 @dataclass(slots=True)
 class _Walk:
-    """A search for logs. roots: what was named, without links."""
+    """A search for logs. roots: what was named, without links; met: how often something was met that is, or may hold, a log."""
 
     roots: tuple[str, ...]
     unread: list[Unread]
     files: set[tuple[int, int]] = field(default_factory=set)
     folders: set[tuple[int, int]] = field(default_factory=set)
+    met: int = 0
 
     def below(self, path: str) -> Iterator[LogFile]:
         """The logs at or below a path; an explicit stack, since trees may be deeper than Python's own."""
@@ -71,7 +80,9 @@ class _Walk:
                 info = os.stat(here)
                 identity = (info.st_dev, info.st_ino)
                 folder = stat.S_ISDIR(info.st_mode)
-                if folder and identity not in self.folders:
+                if folder and identity in self.folders:
+                    self.met += 1
+                elif folder:
                     self.folders.add(identity)
                     todo += [(child, False) for child in reversed(self._children(here))]
             except OSError as e:
@@ -82,7 +93,10 @@ class _Walk:
             if not stat.S_ISREG(info.st_mode):
                 if named:
                     self.unread.append(Unread(printable(os.path.abspath(here)), "not a regular file"))
-            elif identity not in self.files and (named or _may_be_log(here)):
+            elif named or _may_be_log(here):
+                self.met += 1
+                if identity in self.files:
+                    continue
                 self.files.add(identity)
                 yield LogFile(here, shown(here), info.st_size, named)
 

@@ -159,8 +159,8 @@ def library(cache: Path) -> Library | None:
     for name in SHARED:
         with contextlib.suppress(OSError, AttributeError, ValueError):
             ctypes.CDLL(name)
-            helper = _helper(cache)
-            return Collector(helper, name) if helper is not None else None
+            path = helper(cache, SOURCE)
+            return Collector(path, name) if path is not None else None
     return None
 
 
@@ -195,23 +195,23 @@ def _compiler() -> str | None:
     return next((path for path in map(shutil.which, COMPILERS) if path), None)
 
 
-def _helper(cache: Path) -> Path | None:
+def helper(cache: Path, source: Path) -> Path | None:
     """The compiled helper; made if it is not there. None where it cannot be made or is not to be trusted."""
     try:
-        key = hashlib.sha256(SOURCE.read_bytes() + "|".join(os.uname()[i] for i in (0, 4)).encode()).hexdigest()
-        path = cache / f"collect-{key[:32]}.so"
+        key = hashlib.sha256(source.read_bytes() + "|".join(os.uname()[i] for i in (0, 4)).encode()).hexdigest()
+        path = cache / f"{source.stem}-{key[:32]}.so"
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _ours(cache):
             return None
         if not path.exists():
-            _compile(path)
+            _compile(source, path)
         info = os.lstat(path)
     except OSError:
         return None
     return path if stat.S_ISREG(info.st_mode) and info.st_uid == os.geteuid() and not info.st_mode & 0o022 else None
 
 
-def _compile(path: Path) -> None:
+def _compile(source: Path, path: Path) -> None:
     """Raises OSError where there is no compiler. Where it fails an empty file is left, so that it is not tried again by every scan."""
     import subprocess
     import tempfile
@@ -221,7 +221,7 @@ def _compile(path: Path) -> None:
         raise OSError("no C compiler")
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".so")
     os.close(handle)
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", name, str(SOURCE)]
+    command = [compiler, "-O2", "-shared", "-fPIC", "-o", name, str(source)]
     try:
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=COMPILE_S, stdin=subprocess.DEVNULL)  # noqa: S603  # our own source

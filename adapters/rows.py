@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from defib.engine.core import HealthChanged, StreamRead
+from defib.engine.core import HealthChanged, LogTold, StreamRead
 from defib.engine.identity import PACKED
 from defib.engine.incidents import fingerprint
 from defib.engine.rulebook import FailureClass, Rulebook
@@ -262,6 +262,16 @@ def health_object(e: HealthChanged, paths: dict[int, str]) -> dict[str, Any]:
         "job": {"cluster": e.job.cluster, "job_id": e.job.job_id, "array_task": e.job.array_task, "place": e.job.place or None},
         "attempt": e.attempt + 1, "health": e.health, "was": e.was or None, "because": e.because,
         "episode": episode_object(e.episode, paths) if e.episode else None,
+    }  # fmt: skip
+
+
+def log_object(e: LogTold) -> dict[str, Any]:
+    """What befell a log, for machines; keys are a promise."""
+    at = moment(e.at_us)
+    return {
+        "time": at.isoformat() + "Z" if at else None,
+        "job": {"cluster": e.job.cluster, "job_id": e.job.job_id, "array_task": e.job.array_task, "place": e.job.place or None},
+        "attempt": e.attempt + 1, "path": e.path, "what": e.what, "note": e.note or None,
     }  # fmt: skip
 
 

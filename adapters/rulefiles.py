@@ -23,6 +23,7 @@ from defib.engine.library import BINDING, Library
 from defib.engine.plan import FORMAT, Databases, Roster, from_json
 
 if TYPE_CHECKING:
+    from defib.engine.fields import Kernel
     from defib.engine.rulebook import Rulebook
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
@@ -122,6 +123,13 @@ def load_scan(extra: list[Path] | None = None) -> tuple[Roster, Databases, Libra
 
     loaded = load(extra)
     return plan.roster(scan.plan(loaded.book)), loaded.databases, BINDING
+
+
+def kernel() -> Kernel | None:
+    """What reads the fields of progress lines in C, where it can be had."""
+    from defib.adapters import nativefields
+
+    return nativefields.kernel(_cache_dir())
 
 
 def _made_for(

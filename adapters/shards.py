@@ -68,7 +68,7 @@ def run(task: Task) -> Done:
     """Read the task's jobs and write its part. A pure function of the logs and the rules."""
     if task.rules not in _ready:
         loaded = rulefiles.load(list(task.rules))
-        _ready[task.rules] = loaded.book, Observer(loaded.book, loaded.databases)
+        _ready[task.rules] = loaded.book, Observer(loaded.book, loaded.databases, rulefiles.kernel())
     book, observer = _ready[task.rules]
     source = Archive([], book.paths, block_bytes=task.block_bytes, chosen=task.jobs)
     read = 0

@@ -197,9 +197,10 @@ VIEWS = {
         "Why did a job end: the lines its story rests on.",
     ),
     "suspects": (
-        "SELECT node, count(*) AS incidents, count(DISTINCT class) AS classes, list(DISTINCT class) AS what, max(time) AS last_time "
-        "FROM nodes WHERE \"role\" = 'suspect' GROUP BY node ORDER BY incidents DESC, node",
-        "Nodes by how many incidents suspect them.",
+        "SELECT n.node, count(*) AS incidents, count(DISTINCT n.class) AS classes, list(DISTINCT n.class) AS what, "
+        "max(coalesce(n.time, a.last_seen)) AS last_time FROM nodes n JOIN attempts a USING (attempt_id) "
+        "WHERE n.\"role\" = 'suspect' GROUP BY n.node ORDER BY incidents DESC, n.node",
+        "Nodes by how many incidents suspect them; where an incident's line has no time, its attempt's last line stands for it.",
     ),
     "time_by_class": (
         "SELECT class, count(*) AS attempts, sum(epoch(last_seen) - epoch(first_seen)) AS seconds_run, "

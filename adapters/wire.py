@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from defib.adapters.tail.files import SystemFiles
     from defib.adapters.tail.limits import Limits
     from defib.adapters.tail.source import TailSource
-    from defib.engine.core import HealthChanged, State
+    from defib.engine.core import HealthChanged, LogTold, State
     from defib.engine.rulebook import Rulebook
     from defib.engine.words import AttemptVerdict, JobKey
 
@@ -143,7 +143,7 @@ def replay(
 
     def fill(fan: Fan) -> None:
         if on is None:
-            observer = Observer(loaded.book, loaded.databases)
+            observer = Observer(loaded.book, loaded.databases, rulefiles.kernel())
             Drive(observer, State(loaded.book), fan, options.batch_bytes, read, options.verify).run(source)
             return
 
@@ -292,17 +292,20 @@ class Watched:
 
 @dataclass(slots=True)
 class Healths:
-    """A sink that tells every job once when it is first seen (`was` is empty then) and at every change of its health."""
+    """A sink that tells every job once when it is first seen (`was` is empty then) and at every change of its health; and what befalls logs."""
 
     state: State
     seen: dict[JobKey, str]
     tell: Callable[[HealthChanged], None]
+    tell_log: Callable[[LogTold], None]
 
     def apply(self, effects: list[object]) -> None:
-        from defib.engine.core import HealthChanged
+        from defib.engine.core import HealthChanged, LogTold
 
         for e in effects:
-            if isinstance(e, HealthChanged):
+            if isinstance(e, LogTold):
+                self.tell_log(e)
+            elif isinstance(e, HealthChanged):
                 known = e.job in self.seen
                 self.seen[e.job] = e.health
                 self.tell(e if known else replace(e, was=""))
@@ -320,11 +323,13 @@ class Healths:
 @dataclass(frozen=True, slots=True)
 class Ears:
     """Who hears of a watch. changed: with the paths of streams. polled: before every poll, with what is not followed so far; what it raises
-    ends the watch."""
+    ends the watch. logged: what befell a log. resumed: healths of the jobs an earlier watch left running, before the first poll."""
 
     changed: Callable[[HealthChanged, dict[int, str]], None]
     judged: Callable[[AttemptVerdict, dict[int, str]], None]
     polled: Callable[[dict[bytes, str]], None]
+    logged: Callable[[LogTold], None] = lambda e: None
+    resumed: Callable[[Mapping[JobKey, str]], None] = lambda healths: None
 
 
 class Tail:
@@ -396,7 +401,7 @@ def watch(options: WatchOptions, ears: Ears, clock: Clock | None = None) -> Watc
         state, outcome = State(loaded.book), Watched()
         outcome.unread = source.unread
         fan = Fan([], ears.judged)
-        healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths))
+        healths = Healths(state, outcome.healths, lambda e: ears.changed(e, fan.paths), ears.logged)
         fan.sinks.append(healths)
 
         def between() -> None:

@@ -46,22 +46,33 @@ CHATTER = (
     "{stamp} DEBUG allocator: 41.2 GiB reserved, 38.9 GiB active, fragment {n}",
 )
 STEP = (
-    " iteration {n:8}/ 1000000 | consumed samples: {n:12} | elapsed time per iteration (ms): 400.0 | learning rate: 1.000E-04 | "
+    " iteration {n}/ 1000000 | consumed samples: {n} | elapsed time per iteration (ms): 400.0 | learning rate: 1.000E-04 | "
     "global batch size:    64 | lm loss: 2.012345E+00 | loss scale: 1.0 | grad norm: 1.203 |"
 )
 DRAIN_S = 300.0  # for what could not be read meanwhile
 SAMPLE = 97  # of so many writes one is timed
 
 
-def block(rng: Random, lines: int, at: int) -> bytes:
-    """Lines as a trainer writes them: one of twenty tells progress."""
+BLANK = "@@@@@@@@@@@@"  # where the step of a line goes
+
+
+def block(rng: Random, lines: int, at: int) -> list[bytes]:
+    """Lines as a trainer writes them, cut where a step goes: one of twenty tells progress."""
     out = []
     for n in range(at, at + lines):
         form = STEP if n % 20 == 0 else CHATTER[n % len(CHATTER)]
-        out.append(
-            form.format(n=n // 20 + 1 if form is STEP else n, rank=rng.randrange(64), stamp="2026-12-01 10:00:00,123")
-        )
-    return ("\n".join(out) + "\n").encode()
+        out.append(form.format(n=BLANK if form is STEP else n, rank=rng.randrange(64), stamp="2026-12-01 10:00:00,123"))
+    return ("\n".join(out) + "\n").encode().split(BLANK.encode())
+
+
+def filled(parts: list[bytes], step: int) -> tuple[bytes, int]:
+    """The lines, with steps that go on from `step`; and the last of them."""
+    if len(parts) == 1:
+        return parts[0], step
+    out = [parts[0]]
+    for n, part in enumerate(parts[1:]):
+        out += (b"%12d" % (step + 1 + n // 2), part)  # twice in a line: as the iteration and as the samples
+    return b"".join(out), step + len(parts) // 2
 
 
 def write(folder: str, count: int, rate: int, seconds: float, loud: int, pipe: Connection) -> None:
@@ -77,11 +88,11 @@ def write(folder: str, count: int, rate: int, seconds: float, loud: int, pipe: C
         handles.append(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644))
     each = max(1, rate // max(1, count))
     ready = [block(rng, each, k * each) for k in range(60)]
-    sizes, samples, lines = [0] * count, [], 0
+    sizes, steps, samples, lines = [0] * count, [0] * count, [], 0
     pipe.send(paths)
     pipe.recv()
     began, writes, late = time.monotonic(), 0, 0.0
-    noise = block(rng, 80_000, 0)
+    noise, _ = filled(block(rng, 80_000, 0), 0)
     big = (
         os.open(os.path.join(folder, "slurm-999999.out"), os.O_CREAT | os.O_WRONLY | os.O_APPEND, 0o644)
         if loud
@@ -93,7 +104,7 @@ def write(folder: str, count: int, rate: int, seconds: float, loud: int, pipe: C
         due = int(min(now, seconds) * max(1, rate // each))
         while writes < due:
             n = writes % count
-            data = ready[(writes // count) % len(ready)]
+            data, steps[n] = filled(ready[(writes // count) % len(ready)], steps[n])
             os.write(handles[n], data)
             sizes[n] += len(data)
             lines += each

@@ -32,6 +32,8 @@ from defib.engine.words import (
     StreamNo,
 )
 
+REPLACED = "another file stands at its path, or it was cut; that is read from now on"
+
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
@@ -149,7 +151,20 @@ class HealthChanged:
     episode: Episode | None = None
 
 
-Effect = StreamSeen | Append | StreamRead | JobJudged | HealthChanged
+@dataclass(frozen=True, slots=True)
+class LogTold:
+    """Something befell a log of a running job that no line in it tells. what: `unreadable` (nobody can vouch for what it holds), `readable`
+    (again), `replaced` (another file stands at its path, or it was cut), `closed` (an older file of the path, or with oddities); note: more of it."""
+
+    job: JobKey
+    attempt: int
+    path: str
+    at_us: int
+    what: str
+    note: str
+
+
+Effect = StreamSeen | Append | StreamRead | JobJudged | HealthChanged | LogTold
 
 
 @dataclass(slots=True)
@@ -184,8 +199,7 @@ def advance(state: State, event: Event) -> list[Effect]:
         case JobEnded():
             return _judged(state, event.job)
         case StreamLooked():
-            state.live.looked(state.streams[event.stream].facts.job, event.stream, event.trouble)
-            return []
+            return _looked(state, event)
         case JobSeen():
             state.live.told(event.job, event.state, event.name)
             return []
@@ -218,7 +232,25 @@ def _opened(state: State, event: StreamOpened) -> list[Effect]:
     fold = StreamFold(event.stream, state.book.format_by_id, state.book.detect, elder)
     state.streams[event.stream] = OpenStream(event.id, event.facts, fold)
     state.jobs.setdefault(event.facts.job, []).append(event.stream)
-    return [StreamSeen(event.stream, event.id, event.facts)]
+    seen = StreamSeen(event.stream, event.id, event.facts)
+    return [seen, *(_told(state, event.stream, "replaced", REPLACED) if event.id.generation else [])]
+
+
+def _looked(state: State, event: StreamLooked) -> list[Effect]:
+    job = state.streams[event.stream].facts.job
+    had = state.live.trouble_of(job, event.stream)
+    state.live.looked(job, event.stream, event.trouble)
+    if event.trouble == had:
+        return []
+    return _told(state, event.stream, *(("readable", "") if event.trouble is None else ("unreadable", event.trouble)))
+
+
+def _told(state: State, stream: int, what: str, note: str) -> list[Effect]:
+    """Of a log of a running job; nothing where no clock runs, as in a replay."""
+    now, s = state.live.now_us, state.streams[stream]
+    if now is None:
+        return []
+    return [LogTold(s.facts.job, state.live.attempt_of(s.facts.job), s.id.path, now, what, note)]
 
 
 def _observed(state: State, event: Observed) -> list[Effect]:
@@ -245,7 +277,8 @@ def _ended(state: State, event: StreamEnded) -> list[Effect]:
     assert s.end is None, "a stream ends once"
     s.end = event
     s.fold.finish(event.end_offset, event.end_line)
-    return [read_of(event.stream, s)]
+    oddities = _told(state, event.stream, "closed", "; ".join(event.notes)) if event.notes else []
+    return [read_of(event.stream, s), *oddities]
 
 
 def read_of(stream: int, s: OpenStream) -> StreamRead:

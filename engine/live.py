@@ -54,6 +54,17 @@ class Live:
     def looked(self, job: JobKey, stream: int, trouble: str | None) -> None:
         self._troubles[stream] = (job, trouble)
 
+    def trouble_of(self, job: JobKey, stream: int) -> str | None:
+        """What was last said of a stream's trouble."""
+        if stream in self._troubles:
+            return self._troubles[stream][1]
+        watch = self.watches.get(job)
+        return watch.troubles[stream][1] if watch is not None and stream in watch.troubles else None
+
+    def attempt_of(self, job: JobKey) -> int:
+        """The attempt that runs now, as the watch counts them."""
+        return self.watches[job].attempt if job in self.watches else 0
+
     def grew(self, reads: Mapping[int, tuple[JobKey, int, int]]) -> None:
         self._reads.update(reads)
 
@@ -108,6 +119,8 @@ class Live:
             if trouble is not None and had is None:
                 w.troubles[stream] = (at_us, trouble)
                 w.due_us = min(w.due_us, at_us + round(w.policy.blind.after_s * 1e6))
+            elif trouble is not None and had is not None:
+                w.troubles[stream] = (had[0], trouble)
             elif trouble is None and had is not None:
                 del w.troubles[stream]
                 w.restart_clocks(at_us - had[0])  # what it did meanwhile nobody saw

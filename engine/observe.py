@@ -12,6 +12,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from defib.engine.blocks import Batch
+from defib.engine.fields import Kernel
 from defib.engine.progress import ProgressReader
 from defib.engine.rulebook import Databases, Rulebook
 from defib.engine.scan import Scanner
@@ -40,13 +41,13 @@ class Observes(Protocol):
 
 
 class Observer:
-    """Rules made ready to read batches; one per thread or process."""
+    """Rules made ready to read batches; one per thread or process. kernel: reads progress faster, and the same."""
 
-    def __init__(self, book: Rulebook, databases: Databases) -> None:
+    def __init__(self, book: Rulebook, databases: Databases, kernel: Kernel | None = None) -> None:
         self.book = book
         self.scanner = Scanner(book, databases)
         self._signals = SignalReader(book)
-        self._progress = ProgressReader(book, self.scanner.plan.anchors)
+        self._progress = ProgressReader(book, self.scanner.plan.anchors, kernel)
         self._seen: dict[int, set[int]] = {}
 
     def observe(self, batch: Batch) -> Observation:

@@ -7,9 +7,8 @@ captures from the candidates only. A low-priority format gives way where another
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,17 +16,19 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from defib.engine import spans
 from defib.engine.blocks import I64, Batch
 from defib.engine.columns import SECONDS, clock_seconds, nothing, numbers, seconds_per_step, texts
+from defib.engine.fields import NONE, Kernel, program, required
 from defib.engine.rulebook import Format, Rulebook
+from defib.engine.spans import Places
 from defib.engine.stamps import stamps
-from defib.engine.who import Who
+from defib.engine.who import HEAD_CHARS, Who
 from defib.engine.words import PROGRESS
 
 GENERIC_BELOW = 10  # priority
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 STEP_MAX = 10**12
-REQUIRED_MAX = 3  # literals tested before a regex runs
 DENSE = 0.5  # share of a sample's records from which testing for a literal costs more than it spares
 SAMPLE_BYTES = 64 * 1024
 FEW_SHARE = 8  # fewer records than one of so many are looked at by themselves
@@ -35,52 +36,18 @@ USED = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate", "rate_u
 NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
 
 
-def required(pattern: str) -> tuple[str, ...]:
-    """Literals every match of the pattern holds, longest first (none if none is evident): substring tests spare most regex work.
-
-    Read off the parse tree of Python's own regex parser; a construct it does not know costs only the shortcut.
-    """
-    try:
-        tree = re_parser.parse(pattern.replace("(?-u:", "(?:"))
-    except (re.error, OverflowError):
-        return ()
-    if tree.state.flags & re.IGNORECASE:
-        return ()
-    runs = [""]
-    for literal in _literals(tree):
-        if literal:
-            runs[-1] += literal
-        else:
-            runs.append("")
-    long = sorted({r for r in runs if len(r) > 2}, key=lambda r: (-len(r), r))
-    return tuple(r for i, r in enumerate(long) if not any(r in longer for longer in long[:i]))[:REQUIRED_MAX]
-
-
-def _literals(tree: Any) -> Iterator[str]:
-    """Characters in a row that must stand there; "" where something else may stand between."""
-    for op, value in tree:
-        name = str(op)
-        if name == "LITERAL" and value < 128:
-            yield chr(value)
-        elif name == "SUBPATTERN" and not value[1] and not value[2]:
-            yield from _literals(value[3])
-        elif name == "MAX_REPEAT" and value[0] >= 1 and value[1] == value[0] == 1:
-            yield from _literals(value[2])
-        elif name == "AT":
-            continue
-        else:
-            yield ""
-
-
 class ProgressReader:
-    """Formats made ready: anchors, required literals, order."""
+    """Formats made ready: anchors, required literals, order. kernel: takes the columns of plain records in a fraction of the time; they are the
+    same without."""
 
-    def __init__(self, book: Rulebook, anchors: tuple[str, ...]) -> None:
+    def __init__(self, book: Rulebook, anchors: tuple[str, ...], kernel: Kernel | None = None) -> None:
         # Formats of their own before generic ones; `order` keeps the book's order in the result.
         self._ordered = sorted(enumerate(book.formats), key=lambda x: (x[1].priority < GENERIC_BELOW, x[0]))
         self._anchors = anchors
         self._required = {f.id: required(f.pattern) for f in book.formats}
         self._who = Who(book.prefixes)
+        self._kernel = kernel
+        self._plans: dict[str, spans.Plan | None] = {}  # of the formats met: most logs show two of a hundred
 
     def read(self, batch: Batch, fired: frozenset[int]) -> pa.Table:
         """PROGRESS rows of the batch in record order."""
@@ -102,8 +69,7 @@ class ProgressReader:
                     at = lines.any_of([literal], at)
             if not any(a in literal for a in anchors for literal in literals):
                 at = lines.any_of(anchors, at)
-            part = self._extract(fmt, order, lines.text(at), at) if len(at) else None
-            if part is not None:
+            for part in self._extract(fmt, order, lines, at) if len(at) else ():
                 parts.append(part)
                 if fmt.priority >= GENERIC_BELOW:
                     read[part["record"].to_numpy()] = True
@@ -111,28 +77,104 @@ class ProgressReader:
             return PROGRESS.empty_table()
         return _placed(batch, pl.concat(parts).sort("record", "order"))
 
-    def _extract(self, fmt: Format, order: int, text: pl.Series, at: I64) -> pl.DataFrame | None:
-        """The records that really are lines of the format, as numbers; None if none is."""
+    def _extract(self, fmt: Format, order: int, lines: Lines, at: I64) -> list[pl.DataFrame]:
+        """The records that really are lines of the format, as numbers: by the kernel, and by Polars what that leaves."""
+        plan = self._plan(fmt) if self._kernel is not None else None
+        if plan is None or self._kernel is None:
+            return _some(self._by_text(fmt, order, lines.text(at), at))
+        cells, rows, left = spans.read(self._kernel, plan, lines.places(at))
+        parts = []
+        if len(rows):
+            here = at[rows]
+            times = spans.stamps(self._kernel, lines.places(here), lambda k: lines.text(here[k]))
+            rank = lambda: self._ranks(lines, here)  # noqa: E731
+            parts.append(_whole(fmt, order, typed(fmt, cells), here, times, rank))
+        if len(left):
+            parts += _some(self._by_text(fmt, order, lines.text(at[left]), at[left]))
+        return parts
+
+    def _plan(self, fmt: Format) -> spans.Plan | None:
+        if fmt.id not in self._plans:
+            self._plans[fmt.id] = spans.plan(fmt, USED, _heads(fmt))
+        return self._plans[fmt.id]
+
+    def _by_text(self, fmt: Format, order: int, text: pl.Series, at: I64) -> pl.DataFrame | None:
+        """The same of records as text; None if none is a line of the format."""
         got = _groups(fmt, text)
         if _heads(fmt):
             found = got["step"].is_not_null()
             at, text, got = at[found.to_numpy()], text.filter(found), got.filter(found)
         got = _with_more(fmt, text, got, USED)
-        keep = kept(fmt, text, got)
-        rows = keep.arg_true()
+        rows = kept(fmt, text, got).arg_true()
         if not len(rows):
             return None
         if len(rows) < len(text):
             got, text = got[rows], text.gather(rows)
-        out = typed(fmt, got).with_columns(
-            record=pl.Series(at[rows.to_numpy()], dtype=pl.Int64), order=pl.lit(order, pl.Int32),
-            format=pl.lit(fmt.id), time_us=stamps(text).alias("time_us"),
-        )  # fmt: skip
-        if out["rank"].null_count():
-            # A launcher's local number is better than none: one node's printers are told apart by it, and `Pace` sees where several share one.
-            who = self._who.of(text)
-            out = out.with_columns(pl.coalesce(pl.col("rank"), who["rank"], who["local_rank"]).alias("rank"))
-        return out
+        return _whole(
+            fmt,
+            order,
+            typed(fmt, Texts(got)),
+            at[rows.to_numpy()],
+            stamps(text),
+            lambda: self._told(self._who.of(text)),
+        )
+
+    def _ranks(self, lines: Lines, at: I64) -> pl.Series:
+        """As `_told` of these records. Most have no prefix, and a program sees that at once."""
+        assert self._kernel is not None
+        heads = program(self._who.any)
+        if heads is None:
+            return self._told(self._who.of(lines.text(at)))
+        here = lines.places(at)
+        here.stop = np.minimum(here.stop, here.start + HEAD_CHARS)
+        state, _ = self._kernel.search(heads, here.text, here.start, here.stop)
+        rows = np.flatnonzero(state != NONE)
+        out = nothing(len(at), pl.Int32)
+        return out.scatter(rows, self._told(self._who.of(lines.text(at[rows])))) if len(rows) else out
+
+    @staticmethod
+    def _told(who: pl.DataFrame) -> pl.Series:
+        """A launcher's local number is better than none: one node's printers are told apart by it, and `Pace` sees where several share one."""
+        return who.select(pl.coalesce("rank", "local_rank")).to_series()
+
+
+def _some(part: pl.DataFrame | None) -> list[pl.DataFrame]:
+    return [] if part is None else [part]
+
+
+def _whole(
+    fmt: Format, order: int, values: pl.DataFrame, at: I64, times: pl.Series, ranks: Callable[[], pl.Series]
+) -> pl.DataFrame:
+    """Rows of one format, all but their places in the streams. ranks: who printed the records, asked where the format does not tell."""
+    out = values.with_columns(
+        record=pl.Series(at, dtype=pl.Int64), order=pl.lit(order, pl.Int32), format=pl.lit(fmt.id), time_us=times.alias("time_us"),
+    )  # fmt: skip
+    if out["rank"].null_count():
+        out = out.with_columns(pl.coalesce(pl.col("rank"), ranks()).alias("rank"))
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class Texts:
+    """Captures as text, by name."""
+
+    got: pl.DataFrame
+
+    @property
+    def names(self) -> set[str]:
+        return set(self.got.columns)
+
+    @property
+    def height(self) -> int:
+        return self.got.height
+
+    def number(self, name: str) -> pl.Series:
+        """Float64."""
+        return numbers(self.got[name])
+
+    def words(self, name: str) -> pl.Series:
+        """String."""
+        return self.got[name]
 
 
 class Lines:
@@ -140,7 +182,7 @@ class Lines:
 
     def __init__(self, batch: Batch) -> None:
         self._buffer = batch.buffer
-        self._records, self._ends = _records(batch), batch.ends
+        self._records, self._starts, self._ends = _records(batch), batch.starts, batch.ends
         self._masks: dict[str, npt.NDArray[np.bool_]] = {}
         self._held: dict[str, bool] = {}
         self._sample = self._buffer[:SAMPLE_BYTES]
@@ -158,6 +200,10 @@ class Lines:
         if literal not in self._shares:
             self._shares[literal] = self._sample.count(literal.encode()) / max(self._sample.count(b"\n"), 1)
         return self._shares[literal]
+
+    def places(self, at: I64) -> Places:
+        """Where these records stand in the buffer."""
+        return Places(self._buffer, self._starts[at], self._ends[at])
 
     def any_of(self, literals: Sequence[str], at: I64) -> I64:
         """Those of the records that hold one of the literals."""
@@ -252,12 +298,12 @@ def kept(fmt: Format, text: pl.Series, got: pl.DataFrame) -> pl.Series:
     return keep
 
 
-def typed(fmt: Format, got: pl.DataFrame) -> pl.DataFrame:
+def typed(fmt: Format, got: Texts | spans.Spans) -> pl.DataFrame:
     """Captures as numbers in house units (seconds, steps)."""
-    have = set(got.columns)
+    have = got.names
 
     def number(name: str) -> pl.Series:
-        return numbers(got[name]).alias(name) if name in have else nothing(got.height, pl.Float64).alias(name)
+        return got.number(name).alias(name) if name in have else nothing(got.height, pl.Float64).alias(name)
 
     out = pl.DataFrame([number(c) for c in VALUES])
     for name in ("step", "total", "rank"):
@@ -271,11 +317,11 @@ def typed(fmt: Format, got: pl.DataFrame) -> pl.DataFrame:
     step_time = number("step_time") * SECONDS[fmt.step_time_unit]
     if "rate" in have and "rate_unit" in have:
         step_time = (
-            pl.DataFrame({"a": step_time, "b": seconds_per_step(got["rate"], got["rate_unit"])})
+            pl.DataFrame({"a": step_time, "b": seconds_per_step(got.words("rate"), got.words("rate_unit"))})
             .select(pl.coalesce("a", "b"))
             .to_series()
         )
-    elapsed = clock_seconds(got["elapsed"]) if "elapsed" in have else nothing(got.height, pl.Float64)
+    elapsed = clock_seconds(got.words("elapsed")) if "elapsed" in have else nothing(got.height, pl.Float64)
     return out.with_columns(
         step_time_s=step_time.alias("s"), elapsed_s=elapsed.alias("e"),
         throughput_unit=pl.when(pl.col("throughput").is_not_null()).then(pl.lit(fmt.throughput_unit, pl.String)),

@@ -70,7 +70,7 @@ def lint(book: Rulebook, databases: Databases, ours: Container[str] = ()) -> lis
     scanner = Scanner(book, databases)
     alive = [r for r in book.rules if r.status != "retired"]
     out = [
-        *_shadowed(book, scanner), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats], ours),
+        *_shadowed(book, scanner, ours), *_wordings(alive), *_unreachable(book, alive), *_unsourced([*alive, *book.formats], ours),
         *_anchors(book.formats), *_chatty(book, scanner), *_slow(book),
     ]  # fmt: skip
     return sorted(out, key=lambda f: (f.problem.path, f.problem.line, f.lint, f.problem.message))
@@ -118,8 +118,8 @@ def named(patterns: Sequence[str]) -> set[str]:
     return {n for p in patterns for n in re.findall(r"\(\?P?<([A-Za-z_]\w*)>", p)}
 
 
-def _shadowed(book: Rulebook, scanner: Scanner) -> Iterator[Finding]:
-    """Rules that never speak alone, and rules that never speak."""
+def _shadowed(book: Rulebook, scanner: Scanner, ours: Container[str]) -> Iterator[Finding]:
+    """Rules that never speak alone, and rules that never speak. Where a site's rule silences a shipped one, it is told at the site's."""
     owners = [(i, r) for i, r in enumerate(book.rules) if r.status != "retired" and r.role != "benign"]
     cases = [(i, line) for i, r in owners for line in _lines(r)]
     if not cases:
@@ -138,14 +138,30 @@ def _shadowed(book: Rulebook, scanner: Scanner) -> Iterator[Finding]:
     for i, r in owners:
         mine = of[i]
         if r.kind != "banner" and all(n in quiet for n in mine):
-            mend = "narrow the benign rule, or retire this one"
-            yield _finding("muted", True, r, "every example is muted by a benign rule: it can never speak", mend)
+            yield _muted(r, [book.rules[k] for k in sorted(set.union(*(fired[n] for n in mine)))], ours)
             continue
         both = set.intersection(*(fired[n] for n in mine)) - {i}
-        over = [book.rules[k].id for k in sorted(both) if _says_as_much(book.rules[k], r)]
-        if over:
+        over = [book.rules[k] for k in sorted(both) if _says_as_much(book.rules[k], r)]
+        theirs = [o for o in over if o.path not in ours] if r.path in ours else []
+        if theirs:
+            said = f"hits every example of the shipped {r.id} too and says as much: that one never speaks alone"
+            yield _finding(
+                "shadowed", False, theirs[0], said, "narrow it, or leave it out where the shipped rule is enough"
+            )
+        elif over:
             mend = "give an example only this rule hits, narrow one of the two, or retire this one"
-            yield _finding("shadowed", False, r, f"{', '.join(over)} hits every example too and says as much", mend)
+            names = ", ".join(o.id for o in over)
+            yield _finding("shadowed", False, r, f"{names} hits every example too and says as much", mend)
+
+
+def _muted(r: Rule, met: Sequence[Rule], ours: Container[str]) -> Finding:
+    """A rule that can never speak. met: the rules that hit its examples."""
+    theirs = [o for o in met if o.role == "benign" and o.path not in ours] if r.path in ours else []
+    if theirs:
+        said = f"mutes every example of the shipped {r.id}: that one can never speak"
+        return _finding("muted", True, theirs[0], said, "narrow it to the lines it is meant for")
+    mend = "narrow the benign rule, or retire this one"
+    return _finding("muted", True, r, "every example is muted by a benign rule: it can never speak", mend)
 
 
 def _says_as_much(other: Rule, r: Rule) -> bool:

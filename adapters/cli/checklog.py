@@ -47,8 +47,6 @@ def check_log(args: Any) -> int:
         write_json({"schema": "defib/check-log/1", "rows": [as_json(d) for d in documents]})
     for u in source.unread:
         print(f"not read: {safe(u.path)}: {safe(u.why)}", file=sys.stderr)
-    if not documents and not source.unread:
-        print("no log was found in what was named", file=sys.stderr)
     return 3 if any(u.refused for u in source.unread) else 0
 
 

@@ -24,9 +24,15 @@ ATTEMPTS = (
     f"throughput, throughput_unit AS unit, class, cause_rule AS cause, cause_node AS node, cause_rank AS rank, cascades FROM attempts WHERE {MATCH} "
     "ORDER BY job, attempt_index"
 )
+# Where the line of the cause has no time, the attempt's last line stands for it.
 INCIDENTS = (
     "SELECT i.incident_id AS incident, a.job, a.attempt_index + 1 AS try, i.verdict, i.class, i.rule, i.confidence, i.node, i.rank, i.step, "
-    f"i.cascades, i.time FROM incidents i JOIN (SELECT * FROM attempts WHERE {MATCH}) a USING (attempt_id) ORDER BY a.job, a.attempt_index"
+    f"i.cascades, coalesce(i.time, a.last_seen) AS time FROM incidents i "
+    f"JOIN (SELECT * FROM attempts WHERE {MATCH}) a USING (attempt_id) ORDER BY a.job, a.attempt_index"
+)
+NAMES = (
+    "SELECT DISTINCT job, job_id, job_name, attempt_id FROM attempts "
+    "UNION SELECT job, job_id, job_name, NULL FROM live_jobs ORDER BY ALL"
 )
 
 
@@ -68,22 +74,39 @@ def _listing(args: Any, query: str, schema: str) -> int:
     from defib.adapters.history import open_history
 
     with contextlib.closing(open_history(args.db)) as con:
-        result = ask(con, args.db, query, [args.job] * 6)
+        result = ask(con, args.db, query, [meant(con, args.db, args.job)] * 6)
         names, rows = [d[0] for d in result.description], result.fetchall()
     rows_out(names, rows, args, schema, DROP)
     return 0
 
 
 def ask(con: Any, db: str, query: str, values: list[Any]) -> Any:
-    """Run one of our own statements. Raises StoreError where the file is not a history."""
+    """Run one of our own statements. What a person typed goes through `meant` first. Raises StoreError where the file is not a history."""
     import duckdb
 
     from defib.engine.words import StoreError
 
     try:
-        return con.execute(query, [v if v is None else printable(v) for v in values])
+        return con.execute(query, values)
     except duckdb.Error as e:
         raise StoreError(f"{db}: {_lacks(con) or str(e).splitlines()[0]}") from e
+
+
+def meant(con: Any, db: str, typed: str | None) -> str | None:
+    """A job's name as the history holds it: as it was typed, bytes that are not UTF-8 as escapes; or as it is shown on a terminal, where
+    characters that could steer it are escapes too."""
+    if typed is None:
+        return None
+    plain = printable(typed)
+    if "\\" not in typed:
+        return plain
+    names = ask(con, db, NAMES, []).fetchall()
+    if any(plain in row or str(row[0]).endswith("/" + plain) for row in names):
+        return plain
+    shown = (
+        str(row[0]) for row in names if typed in map(safe, filter(None, row)) or safe(row[0]).endswith("/" + typed)
+    )
+    return next(shown, plain)
 
 
 def _lacks(con: Any) -> str | None:

@@ -133,8 +133,6 @@ def summary(outcome: wire.Outcome, db: str) -> None:
         f"file{'s' if outcome.files != 1 else ''} ({size(outcome.bytes_read)}): {told or 'nothing'}; {kept}",
         file=sys.stderr,
     )
-    if not outcome.files and not outcome.unread:
-        print("no log was found in what was named", file=sys.stderr)
     if outcome.empty:
         more = f" and {len(outcome.empty) - EMPTY_SHOWN} more" if len(outcome.empty) > EMPTY_SHOWN else ""
         print(f"  nothing in it: {', '.join(map(safe, outcome.empty[:EMPTY_SHOWN]))}{more}", file=sys.stderr)

@@ -66,7 +66,8 @@ def check(args: Any) -> int:
     if warnings:
         told = Counter(f.lint for f in warnings)
         more = "" if args.warnings else " (--warnings lists them)"
-        print(f"{len(warnings)} warnings: {', '.join(f'{n} {k}' for k, n in told.most_common())}{more}")
+        mine = f", {sum(f.problem.path not in ours for f in warnings)} of them in your rules" if args.dirs else ""
+        print(f"{len(warnings)} warnings{mine}: {', '.join(f'{n} {k}' for k, n in told.most_common())}{more}")
     if faults:
         _tell_found([f.problem.path for f in faults])
     if costs is not None:

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 from defib.adapters import wire
 from defib.adapters.cli.tables import as_json, write_jsonl
-from defib.adapters.rows import attempt_object, health_object
+from defib.adapters.rows import attempt_object, health_object, log_object
 from defib.adapters.show import printable, safe
-from defib.engine.errors import ConfigError, Problem
 from defib.engine.words import HEALTH, VERDICTS
 
 if TYPE_CHECKING:
-    from defib.engine.core import HealthChanged
+    from defib.engine.core import HealthChanged, LogTold
     from defib.engine.words import AttemptVerdict, JobKey
 
 SCHEMA = "defib/watch/1"
-UNREAD_MAX = 5
+UNREAD_MAX = 5  # told at once; the others are counted
+LOGS_MAX = 10
 OPEN = ("running-at-end", "unknown")  # verdicts on a log that tells no end
 
 
@@ -33,12 +33,16 @@ def watch(args: Any) -> int:
     from defib.adapters.cli import serve
 
     told = Teller(jsonl=args.jsonl, until_idle=args.once_idle is not None)
-    ears = wire.Ears(told.changed, told.judged, told.polled)
+    ears = wire.Ears(told.changed, told.judged, told.polled, told.logged, resumed)
     if args.state is None and args.config is None and not args.slurm:
         every = 10_000_000 if args.every is None else args.every
         options = wire.WatchOptions(args.paths, args.rules, args.cluster, every, args.once_idle)
         if not args.paths:
-            raise ConfigError([Problem("watch", 1, 1, "nothing to follow", "name files, folders or globs")])
+            print(
+                "defib watch: nothing to follow: name files, folders or globs; or --slurm, which asks Slurm for them",
+                file=sys.stderr,
+            )
+            return 2
         outcome = wire.watch(options, ears)
     else:
         outcome = serve.watch(args, ears, alarm)
@@ -51,6 +55,14 @@ def alarm(text: str) -> None:
     print("defib: " + "\n".join(safe(part) for part in text.splitlines()), file=sys.stderr, flush=True)
 
 
+def resumed(healths: Mapping[JobKey, str]) -> None:
+    """A start that goes on where another left off would else look like one that found nothing."""
+    if healths:
+        n = len(healths)
+        told = ", ".join(f"{k} {h}" for h in HEALTH if (k := sum(x == h for x in healths.values())))
+        print(f"going on with {n} job{'s' if n != 1 else ''} of before: {told}", file=sys.stderr, flush=True)
+
+
 @dataclass(slots=True)
 class Teller:
     """Prints what is told at once, and notices when nobody reads any more. until_idle: the watch ends by itself, so how logs ended belongs to
@@ -58,7 +70,8 @@ class Teller:
 
     jsonl: bool
     until_idle: bool = False
-    polls: int = 0
+    told: dict[bytes, str] = field(default_factory=dict)  # paths that are not followed, and what was said of them
+    logs: Counter[str] = field(default_factory=Counter)  # what befell logs since the last poll
     verdicts: dict[JobKey, str] = field(default_factory=dict)  # on the last attempt of a job that ended
 
     def changed(self, e: HealthChanged, paths: dict[int, str]) -> None:
@@ -78,16 +91,34 @@ class Teller:
             if a.verdict not in OPEN:
                 self.verdicts[a.job] = a.verdict
 
+    def logged(self, e: LogTold) -> None:
+        self.logs[e.what] += 1
+        if self.jsonl:
+            write_jsonl([as_json({"schema": SCHEMA, "kind": "log", **log_object(e)})])
+        elif self.logs.total() <= LOGS_MAX:
+            print(log_line(e))
+        sys.stdout.flush()
+
     def polled(self, unread: dict[bytes, str]) -> None:
         """Raises BrokenPipeError when whoever read standard output is gone: the next change may be hours away."""
-        if self.polls == 0:
-            for path, why in list(unread.items())[:UNREAD_MAX]:
-                print(f"not followed: {safe(printable(os.fsdecode(path)))}: {safe(why)}", file=sys.stderr)
-            if len(unread) > UNREAD_MAX:
-                print(f"not followed: {len(unread) - UNREAD_MAX} more", file=sys.stderr)
-        self.polls += 1
+        if not self.jsonl and (more := self.logs.total() - LOGS_MAX) > 0:
+            told = ", ".join(f"{n} {what}" for what, n in sorted(self.logs.items()))
+            print(f"… and {more} more such lines about logs: {told} in all", flush=True)
+        self.logs.clear()
+        self._unfollowed(unread)
         if unheard():
             raise BrokenPipeError
+
+    def _unfollowed(self, unread: dict[bytes, str]) -> None:
+        """What is not followed, once for each reason."""
+        if unread == self.told:
+            return
+        fresh = {path: why for path, why in unread.items() if self.told.get(path) != why}
+        for path, why in list(fresh.items())[:UNREAD_MAX]:
+            print(f"not followed: {safe(printable(os.fsdecode(path)))}: {safe(why)}", file=sys.stderr)
+        if len(fresh) > UNREAD_MAX:
+            print(f"not followed: {len(fresh) - UNREAD_MAX} more", file=sys.stderr)
+        self.told = dict(unread)
 
 
 def line(e: HealthChanged) -> str:
@@ -95,6 +126,13 @@ def line(e: HealthChanged) -> str:
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at_us / 1e6))
     was = f"was {e.was}" if e.was else "first seen"
     return f"{at}  {safe(name(e.job)):<20}  {e.attempt + 1:>3}  {e.health:<8}  {was:<12}  {safe(e.because)}"
+
+
+def log_line(e: LogTold) -> str:
+    """What befell a log, in the columns of a change of health."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at_us / 1e6))
+    note = f": {e.note}" if e.note else ""
+    return f"{at}  {safe(name(e.job)):<20}  {e.attempt + 1:>3}  {'log':<8}  {e.what:<12}  {safe(e.path + note)}"
 
 
 def verdict_line(a: AttemptVerdict, paths: dict[int, str]) -> str:

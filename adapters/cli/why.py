@@ -9,7 +9,7 @@ import textwrap
 from typing import Any
 
 from defib.adapters.cli import deeds
-from defib.adapters.cli.query import MATCH, ask
+from defib.adapters.cli.query import MATCH, ask, meant
 from defib.adapters.show import cut, duration, number, printable, safe
 
 STORIES = f"SELECT * FROM attempts WHERE {MATCH} ORDER BY job, attempt_index"  # noqa: S608 - constant text
@@ -60,6 +60,8 @@ def from_files(files: list[str], args: Any) -> tuple[list[dict[str, Any]], bool]
         outcome = wire.replay(wire.ReplayOptions(files, db, args.rules), lambda *_: None)
         for u in outcome.unread:
             print(f"not read: {safe(u.path)}: {safe(u.why)}", file=sys.stderr)
+        for path in outcome.empty:
+            print(f"nothing in it: {safe(path)}", file=sys.stderr)
         return _stories(db, None), any(u.refused for u in outcome.unread)
 
 
@@ -83,6 +85,7 @@ def _stories(db: str, what: str | None) -> list[dict[str, Any]]:
 
 
 def _stories_of(con: Any, db: str, what: str | None) -> list[dict[str, Any]]:
+    what = meant(con, db, what)
     attempts = _dicts(ask(con, db, STORIES, [what] * 6))
     last: dict[str, dict[str, Any]] = {}
     for a in attempts:

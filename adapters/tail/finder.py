@@ -66,6 +66,11 @@ class Finder:
         self.held.clear()
         out = self._assigned(tracks)
         found = self._look(self.watches)
+        for watch, why in found.bare.items():
+            if (
+                watch not in tracks or tracks[watch].follower.current is None
+            ):  # else it was there, and that it went is its trouble
+                self.hold(watch, why)
         skip = {*tracks, *self.kept.closed, *(path for path, _, _ in out)}
         fresh = [p for p in found.named if p not in skip] + self._new(found, tracks, skip)
         saved = self.kept.saved

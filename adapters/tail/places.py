@@ -20,26 +20,39 @@ from defib.adapters.tail.siblings import rotated
 DEPTH_MAX = 6
 WILD = re.compile(rb"[*?\[]")
 PACKED = (b".gz", b".zst", b".zstd", b".bz2", b".xz")
+NOT_THERE = "not there yet; followed as soon as it is"
+NO_LOG = "no log in it yet; followed as soon as there is one"
+ONLY_PACKED = "only packed files in it ({}), which do not grow: 'defib replay' reads them"
 LEFT_OUT = tuple(e.encode() for e in NOT_LOGS)
 
 
 @dataclass(slots=True)
 class Places:
-    """named: given as such, there or not. found: path -> inode. troubles: folders that could not be listed, and why."""
+    """named: given as such, there or not. found: path -> inode. troubles: folders that could not be listed, and why. bare: watches that lead to
+    nothing (yet), and why; packed: files left out because they are packed."""
 
     named: list[bytes] = field(default_factory=list)
     found: dict[bytes, int] = field(default_factory=dict)
     troubles: dict[bytes, str] = field(default_factory=dict)
+    bare: dict[bytes, str] = field(default_factory=dict)
+    packed: int = 0
 
 
 def look(files: Files, watches: list[bytes]) -> Places:
     """List every watch once."""
     found = Places()
     for watch in watches:
+        one = Places()
         if WILD.search(watch):
-            _glob(files, watch, found)
+            _glob(files, watch, one)
         else:
-            _named(files, watch, found)
+            _named(files, watch, one)
+        if not (one.named or one.found or one.troubles):
+            found.bare[watch] = ONLY_PACKED.format(one.packed) if one.packed else NO_LOG
+        found.named += one.named
+        found.found |= one.found
+        found.troubles |= one.troubles
+        found.bare |= one.bare
     return found
 
 
@@ -49,6 +62,8 @@ def _named(files: Files, path: bytes, found: Places) -> None:
     except OSError as e:
         if e.errno in (errno.ENOTDIR, errno.ENOENT, errno.ELOOP):
             found.named.append(path)
+            if e.errno == errno.ENOENT:
+                found.bare[path] = NOT_THERE
         else:
             found.troubles[path] = e.strerror or str(e)
         return
@@ -60,7 +75,7 @@ def _take(files: Files, folder: bytes, names: list[Name], found: Places) -> None
     todo = [(folder, names, 0)]
     while todo:
         here, entries, depth = todo.pop()
-        found.found |= _logs(here, entries)
+        found.found |= _logs(here, entries, found)
         for n in sorted(entries, key=lambda n: n.name):
             if n.kind == "folder" and depth < DEPTH_MAX and not n.name.startswith(b"."):
                 below = os.path.join(here, n.name)
@@ -81,7 +96,7 @@ def _glob(files: Files, pattern: bytes, found: Places) -> None:
             if not last:
                 deeper += inner
                 continue
-            found.found |= _logs(folder, hits)
+            found.found |= _logs(folder, hits, found)
             for path in inner:
                 _take(files, path, _names(files, path, found), found)
         folders = deeper
@@ -98,12 +113,15 @@ def _names(files: Files, folder: bytes, found: Places) -> list[Name]:
     return names
 
 
-def _logs(folder: bytes, entries: list[Name]) -> dict[bytes, int]:
-    return {
+def _logs(folder: bytes, entries: list[Name], places: Places) -> dict[bytes, int]:
+    files = [n for n in entries if n.kind == "file" and not n.name.startswith(b".")]
+    logs = {
         os.path.join(folder, n.name): n.ino
-        for n in sorted(entries, key=lambda n: n.name)
-        if n.kind == "file" and not n.name.startswith(b".") and not n.name.lower().endswith((*PACKED, *LEFT_OUT))
+        for n in sorted(files, key=lambda n: n.name)
+        if not n.name.lower().endswith((*PACKED, *LEFT_OUT))
     }
+    places.packed += sum(n.name.lower().endswith(PACKED) for n in files) if len(logs) < len(files) else 0
+    return logs
 
 
 def base_of(path: bytes, followed: Container[bytes]) -> bytes | None:

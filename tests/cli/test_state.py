@@ -50,7 +50,8 @@ def test_a_watch_that_remembers(start: Start, tmp_path: Path) -> None:
     write(logs / "slurm-7.out", step(40)[50:] + DEATH)
     assert w.health("dead")[3] == "was healthy"
     asked(state, "SELECT was, health FROM health ORDER BY time DESC LIMIT 1", "healthy,dead")
-    code, _ = w.end(signal.SIGTERM)
+    code, said = w.end(signal.SIGTERM)
+    assert said.startswith("going on with 1 job of before: 1 healthy\n")
     assert code == 0
     asked(state, "SELECT count(*) FROM live", "1")
 

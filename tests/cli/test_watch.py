@@ -186,7 +186,11 @@ def test_a_log_is_truncated_under_the_watch(start: Callable[..., Watch], tmp_pat
     w = start(log, "--jsonl")
     first = json.loads(w.until(lambda text: json.loads(text)["because"] == "step 30"))
     write(log, BANNER + steps(20, 24), "w")
-    hung = json.loads(w.until(lambda text: json.loads(text)["health"] == "hung"))
+    hung = json.loads(w.until(lambda text: json.loads(text).get("health") == "hung"))
+    befell = [o for line in w.lines if (o := json.loads(line))["kind"] == "log"]
+    told = {o["what"]: o["note"] for o in befell}
+    assert (set(told), {(o["path"], o["attempt"]) for o in befell}) == ({"closed", "replaced"}, {(str(log), 1)})
+    assert "truncated or rewritten after byte" in told["closed"]
     assert (first["attempt"], hung["attempt"], hung["episode"]["onset_step"]) == (1, 2, 24)
     code, said = w.end(signal.SIGTERM)
     assert (code, said) == (0, "1 job watched; now 1 hung\n")
@@ -217,7 +221,70 @@ def test_a_folder_a_glob_and_a_file_that_appear_later(start: Callable[..., Watch
     assert seen == {"1", "deep/train"}
     code, said = w.end(signal.SIGTERM)
     assert code == 0
-    assert said.startswith("2 jobs watched; now ")
+    *missing, ended = said.splitlines()
+    assert ended.startswith("2 jobs watched; now ")
+    assert missing == [
+        f"not followed: {tmp_path}/{what}"
+        for what in (
+            "later: not there yet; followed as soon as it is",
+            "odd[1].log: no log in it yet; followed as soon as there is one",
+            "runs*/deep/*.log: no log in it yet; followed as soon as there is one",
+        )
+    ]
+
+
+def test_what_befalls_a_log_is_told(start: Callable[..., Watch], tmp_path: Path) -> None:
+    """A deleted log, one that is back, and another file in its place: nothing in a log tells of it, and its run looks healthy meanwhile."""
+    log, other = tmp_path / "slurm-5.out", tmp_path / "slurm-6.out"
+    write(log, BANNER + steps(1, 30))
+    write(other, BANNER + steps(1, 30))
+    w = start(log, other)
+    w.until(lambda text: "  5 " in text and "step 30" in text)
+    os.rename(log, tmp_path / "away")
+    lost = w.until(lambda text: f"log       unreadable    {log}: " in text)
+    assert lost.rstrip().endswith(f"{log}: No such file or directory")
+    os.rename(tmp_path / "away", log)
+    w.until(lambda text: f"log       readable      {log}\n" in text)
+    other.rename(tmp_path / "slurm-6.out.1")
+    write(other, BANNER + steps(1, 3))
+    w.until(lambda text: f"log       replaced      {other}: another file stands at its path" in text)
+
+
+def test_a_storm_of_lost_logs_is_counted(start: Callable[..., Watch], tmp_path: Path) -> None:
+    for n in range(40):
+        write(tmp_path / f"job-{n:02}" / "train.log", BANNER + steps(1, 3))
+    w = start(tmp_path)
+    for _ in range(40):
+        w.health("healthy")
+    tmp_path.rename(tmp_path.with_name("moved"))
+    told, shown = 0, 0
+    while told < 40:
+        line = w.next()
+        shown += "log       unreadable" in line
+        more = re.match(r"… and (\d+) more such lines about logs: \d+ unreadable in all", line)
+        told += "log       unreadable" in line
+        told += int(more[1]) if more else 0
+    assert (told, shown < 40) == (40, True)
+    tmp_path.with_name("moved").rename(tmp_path)
+
+
+def test_what_cannot_be_followed_is_told_whenever_it_comes(start: Callable[..., Watch], tmp_path: Path) -> None:
+    write(tmp_path / "old" / "a.log.gz", "packed")
+    write(tmp_path / "logs" / "slurm-1.out", BANNER)
+    w = start("old", "logs", "nosuch.log", cwd=tmp_path)
+    assert w.next()
+    write(tmp_path / "logs" / "late.bin.out", "\x7fELF" + "\0\1" * 600)
+    time.sleep(2)
+    code, said = w.end(signal.SIGTERM)
+    assert (code, said.splitlines()) == (
+        0,
+        [
+            f"not followed: {tmp_path}/nosuch.log: not there yet; followed as soon as it is",
+            f"not followed: {tmp_path}/old: only packed files in it (1), which do not grow: 'defib replay' reads them",
+            f"not followed: {tmp_path}/logs/late.bin.out: looks binary, not a log",
+            "1 job watched; now 1 starting; 3 not followed",
+        ],
+    )
 
 
 def test_hostile_names_and_lines_steer_nothing(start: Callable[..., Watch], tmp_path: Path) -> None:

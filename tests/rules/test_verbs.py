@@ -50,7 +50,7 @@ def test_check_counts_warnings_and_lists_them_when_asked(small, tmp_path, capsys
     )
     assert main(["rules", "check", folder]) == 0
     out = capsys.readouterr().out
-    assert "3 warnings: 1 chatty, 1 literal, 1 unsourced (--warnings lists them)" in out
+    assert "3 warnings, 3 of them in your rules: 1 chatty, 1 literal, 1 unsourced (--warnings lists them)" in out
     assert "nobody can check" not in out
     assert main(["rules", "check", folder, "--warnings"]) == 0
     assert f"warning: {folder}/m.yaml:4:1: m.a: no 'see'" in capsys.readouterr().out

@@ -1,0 +1,95 @@
+"""The kernel that reads fields in C (`fields.c`): an `engine.fields.Kernel`, or None where the helper is switched off or cannot be had.
+
+Always holds: as `native` has it, code is only run from a file and folders that nobody but us and root can write, nothing here fails, and
+everything works without it, with the same rows.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from defib.adapters.native import helper
+from defib.engine.fields import F64, I64, U8, Program
+
+SOURCE = Path(__file__).with_name("fields.c")
+
+
+class _Program(ctypes.Structure):
+    """`struct program` of fields.c."""
+
+    _fields_ = [
+        ("code", ctypes.c_void_p), ("sets", ctypes.c_char_p), ("texts", ctypes.c_char_p), ("first", ctypes.c_char_p),
+        ("prefix", ctypes.c_char_p), ("needed", ctypes.c_char_p), ("prefix_length", ctypes.c_int64), ("needed_length", ctypes.c_int64),
+        ("slots", ctypes.c_int32), ("anchored", ctypes.c_int32), ("empty", ctypes.c_int32),
+    ]  # fmt: skip
+
+
+class Fields:
+    """The loaded helper. Programs are handed over once."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError or AttributeError for what is no such helper."""
+        self._c = ctypes.CDLL(str(path))
+        for name in ("search", "ascii", "numbers"):
+            getattr(self._c, name).restype = None
+        self._programs: dict[int, tuple[Program, _Program]] = {}
+
+    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
+        """As `Kernel` has it."""
+        if text.isascii():
+            return np.ones(len(start), bool)
+        start, stop, plain = _flat(start), _flat(stop), np.empty(len(start), np.uint8)
+        self._c.ascii(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(plain))
+        return plain.astype(bool)
+
+    def search(self, program: Program, text: bytes, start: I64, stop: I64) -> tuple[U8, I64]:
+        """As `Kernel` has it."""
+        start, stop = _flat(start), _flat(stop)
+        state, slots = np.empty(len(start), np.uint8), np.empty((len(start), program.slots), np.int64)
+        made = ctypes.byref(self._handed(program))
+        self._c.search(made, text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(state), _at(slots))
+        return state, slots
+
+    def numbers(self, text: bytes, start: I64, stop: I64) -> tuple[F64, U8]:
+        """As `Kernel` has it."""
+        start, stop = _flat(start), _flat(stop)
+        value, state = np.empty(len(start), np.float64), np.empty(len(start), np.uint8)
+        self._c.numbers(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(value), _at(state))
+        return value, state
+
+    def _handed(self, p: Program) -> _Program:
+        known = self._programs.get(id(p))
+        if known is None:
+            made = _Program(
+                p.code.ctypes.data, p.sets, p.texts, p.first, p.prefix, p.needed, len(p.prefix), len(p.needed),
+                p.slots, p.anchored, p.empty,
+            )  # fmt: skip
+            known = self._programs[id(p)] = p, made  # the program is kept: its memory is what the structure points to
+        return known[1]
+
+
+def _flat(a: I64) -> I64:
+    return np.ascontiguousarray(a, np.int64)
+
+
+def _at(a: npt.NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(a.ctypes.data)
+
+
+def kernel(cache: Path) -> Fields | None:
+    """The helper, compiled if it is not in the cache yet."""
+    if os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32":
+        return None
+    path = helper(cache, SOURCE)
+    if path is None:
+        return None
+    try:
+        return Fields(path)
+    except (OSError, AttributeError):
+        return None

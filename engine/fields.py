@@ -1,0 +1,346 @@
+"""Regular expressions of progress formats -> small programs that a helper in C runs over many records at once.
+
+In: an expression in the syntax that Polars takes. Out: a `Program`, or None for one that uses what is not known here; then, and for every
+record that holds a byte beyond ASCII or on which a program takes too long, Polars reads. Always holds: on a record of ASCII a program finds
+the spans that the expression finds: the leftmost match, earlier alternatives first, greedy and lazy as written (a backtracking matcher, as
+Ken Thompson's and Henry Spencer's; the syntax tree is that of Python's own parser).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from re import _parser as re_parser  # type: ignore[attr-defined]  # the standard library's parser has no public name
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+I64 = npt.NDArray[np.int64]
+F64 = npt.NDArray[np.float64]
+U8 = npt.NDArray[np.uint8]
+
+MATCH, CHAR, SET, SPLIT, JUMP, SAVE, BEGIN, END, WORD_EDGE, NO_WORD_EDGE, GREEDY, LAZY, TEXT = range(
+    13
+)  # as in fields.c
+NONE, FOUND, LEFT = range(3)
+CODE_MAX = 2000  # instructions
+SLOTS_MAX = 64
+DIGITS = frozenset(range(48, 58))
+SPACES = frozenset((9, 10, 11, 12, 13, 32))
+WORDS = DIGITS | frozenset(range(65, 91)) | frozenset(range(97, 123)) | {95}
+ALL = frozenset(range(128))
+CATEGORIES = {
+    "CATEGORY_DIGIT": DIGITS, "CATEGORY_NOT_DIGIT": ALL - DIGITS, "CATEGORY_SPACE": SPACES, "CATEGORY_NOT_SPACE": ALL - SPACES,
+    "CATEGORY_WORD": WORDS, "CATEGORY_NOT_WORD": ALL - WORDS,
+}  # fmt: skip
+PLACES = {
+    "AT_BEGINNING": BEGIN, "AT_BEGINNING_STRING": BEGIN, "AT_END": END, "AT_END_STRING": END, "AT_BOUNDARY": WORD_EDGE,
+    "AT_NON_BOUNDARY": NO_WORD_EDGE,
+}  # fmt: skip
+REQUIRED_MAX = 3  # literals tested before a regex runs
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """code: four numbers an instruction. sets: 32 bytes each. names: group name -> number of its first slot. first: 256 bytes, where a match can
+    begin; empty: it may begin anywhere; anchored: only at the start. prefix: every match begins with it; needed: every match holds it."""
+
+    code: npt.NDArray[np.int32]
+    sets: bytes
+    texts: bytes
+    first: bytes
+    prefix: bytes
+    needed: bytes
+    slots: int
+    anchored: bool
+    empty: bool
+    names: dict[str, int]
+
+
+class Kernel(Protocol):
+    """What runs programs. start, stop: records in the text, without their line feeds."""
+
+    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
+        """Which records are nothing but ASCII."""
+
+    def search(self, program: Program, text: bytes, start: I64, stop: I64) -> tuple[U8, I64]:
+        """FOUND, NONE or LEFT of each record, and its slots: places in the text, -1 where a group took no part."""
+
+    def numbers(self, text: bytes, start: I64, stop: I64) -> tuple[F64, U8]:
+        """Pieces as numbers: FOUND, NONE where start is -1, LEFT where it is written in a way that is not plain."""
+
+
+class _UnknownError(Exception):
+    """The expression uses what is not known here."""
+
+
+@dataclass(slots=True)
+class _Writer:
+    code: list[list[int]] = field(default_factory=list)
+    sets: list[frozenset[int]] = field(default_factory=list)
+    texts: bytearray = field(default_factory=bytearray)
+
+    def put(self, *words: int) -> int:
+        if len(self.code) >= CODE_MAX:
+            raise _UnknownError
+        self.code.append([*words, *[0] * (4 - len(words))])
+        return len(self.code) - 1
+
+    def charset(self, values: frozenset[int]) -> int:
+        if values not in self.sets:
+            self.sets.append(values)
+        return self.sets.index(values)
+
+    def sequence(self, tree: Sequence[Any], fold: bool) -> None:
+        run = bytearray()
+        for op, value in tree:
+            if str(op) == "LITERAL" and value < 128 and not (fold and chr(value).isalpha()):
+                run.append(value)
+                continue
+            self._literal(run)
+            self._one(str(op), value, fold)
+        self._literal(run)
+
+    def _literal(self, run: bytearray) -> None:
+        if len(run) == 1:
+            self.put(CHAR, run[0])
+        elif run:
+            self.put(TEXT, len(self.texts), len(run))
+            self.texts += run
+        run.clear()
+
+    def _one(self, op: str, value: Any, fold: bool) -> None:
+        match op:
+            case "LITERAL" | "NOT_LITERAL" | "IN" | "ANY":
+                self.put(SET, self.charset(_chars(op, value, fold)))
+            case "AT" if str(value) in PLACES:
+                self.put(PLACES[str(value)])
+            case "SUBPATTERN":
+                group, added, removed, body = value
+                if removed or added & ~re.IGNORECASE:
+                    raise _UnknownError
+                if group is not None:
+                    self.put(SAVE, 2 * group - 2)
+                self.sequence(body, fold or bool(added))
+                if group is not None:
+                    self.put(SAVE, 2 * group - 1)
+            case "BRANCH":
+                self._branch(value[1], fold)
+            case "MAX_REPEAT" | "MIN_REPEAT":
+                self._repeat(op == "MAX_REPEAT", value, fold)
+            case _:
+                raise _UnknownError
+
+    def _branch(self, bodies: Sequence[Any], fold: bool) -> None:
+        ends = []
+        for body in bodies[:-1]:
+            split = self.put(SPLIT)
+            self.code[split][1] = len(self.code)
+            self.sequence(body, fold)
+            ends.append(self.put(JUMP))
+            self.code[split][2] = len(self.code)
+        self.sequence(bodies[-1], fold)
+        for end in ends:
+            self.code[end][1] = len(self.code)
+
+    def _repeat(self, greedy: bool, what: Any, fold: bool) -> None:
+        least, most, body = what
+        endless = most is re_parser.MAXREPEAT
+        if len(body) == 1 and str(body[0][0]) in ("LITERAL", "NOT_LITERAL", "IN", "ANY"):
+            one = self.charset(_chars(str(body[0][0]), body[0][1], fold))
+            self.put(GREEDY if greedy else LAZY, one, least, -1 if endless else most)
+            self.put(JUMP, -1)  # its first operand: what may follow
+            return
+        if body.getwidth()[0] == 0:
+            raise _UnknownError  # what an empty turn captures is nobody's business
+        for _ in range(least):
+            self.sequence(body, fold)
+        splits = []
+        for _ in range(1 if endless else most - least):
+            splits.append(self.put(SPLIT))
+            self.sequence(body, fold)
+            if endless:
+                self.put(JUMP, splits[-1])
+        for split in splits:
+            ways = (split + 1, len(self.code))
+            self.code[split][1:3] = ways if greedy else ways[::-1]
+
+    def ahead(self, pc: int, seen: set[int] | None = None) -> frozenset[int] | None:
+        """Bytes that what begins at this instruction can begin with; None where it may match nothing at all."""
+        seen = set() if seen is None else seen
+        out: set[int] = set()
+        while True:
+            op, a, b, _ = self.code[pc]
+            if pc in seen:
+                return frozenset(out)
+            seen.add(pc)
+            match op:
+                case 0 | 7:  # MATCH, END
+                    return None
+                case 1:
+                    return frozenset(out | {a})
+                case 2:
+                    return frozenset(out | self.sets[a])
+                case 12:
+                    return frozenset(out | {self.texts[a]})
+                case 3:
+                    ways = [self.ahead(to, seen) for to in (a, b)]
+                    return None if None in ways else frozenset(out.union(*(w for w in ways if w is not None)))
+                case 4:
+                    pc = a
+                case 10 | 11:
+                    out |= self.sets[a]
+                    if b > 0:
+                        return frozenset(out)
+                    pc += 2
+                case _:
+                    pc += 1
+
+    def anchored(self, pc: int = 0) -> bool:
+        """Whether every way begins at the start of the record."""
+        while self.code[pc][0] in (SAVE, WORD_EDGE, NO_WORD_EDGE):
+            pc += 1
+        if self.code[pc][0] == SPLIT:
+            return all(self.anchored(to) for to in self.code[pc][1:3] if to > pc) and min(self.code[pc][1:3]) > pc
+        return self.code[pc][0] == BEGIN
+
+    def prefix(self) -> bytes:
+        """What every match begins with."""
+        pc = 0
+        while self.code[pc][0] in (SAVE, WORD_EDGE, NO_WORD_EDGE):
+            pc += 1
+        op, a, b, _ = self.code[pc]
+        return bytes([a]) if op == CHAR else bytes(self.texts[a : a + b]) if op == TEXT else b""
+
+
+def _chars(op: str, value: Any, fold: bool) -> frozenset[int]:
+    """Bytes that one character of an expression stands for."""
+    if op == "ANY":
+        return ALL - {10}
+    if op == "LITERAL":
+        return ALL & _folded({value}, fold)
+    if op == "NOT_LITERAL":
+        return ALL - _chars("LITERAL", value, fold)
+    chars: set[int] = set()
+    away = False
+    for kind, what in value:
+        match str(kind):
+            case "LITERAL":
+                chars.add(what)
+            case "RANGE":
+                chars.update(range(what[0], min(what[1], 127) + 1))
+            case "CATEGORY" if str(what) in CATEGORIES:
+                chars |= CATEGORIES[str(what)]
+            case "NEGATE":
+                away = True
+            case _:
+                raise _UnknownError
+    found = _folded(chars, fold)
+    return ALL - found if away else ALL & found
+
+
+def _folded(chars: set[int] | frozenset[int], fold: bool) -> frozenset[int]:
+    if not fold:
+        return frozenset(chars)
+    return frozenset({ord(x) for c in chars if c < 128 for x in (chr(c).lower(), chr(c).upper())})
+
+
+def required(pattern: str) -> tuple[str, ...]:
+    """Literals every match of the pattern holds, longest first (none if none is evident): substring tests spare most regex work.
+
+    Read off the parse tree of Python's own regex parser; a construct it does not know costs only the shortcut.
+    """
+    try:
+        tree = re_parser.parse(pattern.replace("(?-u:", "(?:"))
+    except (re.error, OverflowError):
+        return ()
+    if tree.state.flags & re.IGNORECASE:
+        return ()
+    runs = [""]
+    for literal in _literals(tree):
+        if literal:
+            runs[-1] += literal
+        else:
+            runs.append("")
+    long = sorted({r for r in runs if len(r) > 2}, key=lambda r: (-len(r), r))
+    return tuple(r for i, r in enumerate(long) if not any(r in longer for longer in long[:i]))[:REQUIRED_MAX]
+
+
+def _literals(tree: Any) -> Iterator[str]:
+    """Characters in a row that must stand there; "" where something else may stand between."""
+    for op, value in tree:
+        name = str(op)
+        if name == "LITERAL" and value < 128:
+            yield chr(value)
+        elif name == "SUBPATTERN" and not value[1] and not value[2]:
+            yield from _literals(value[3])
+        elif name == "MAX_REPEAT" and value[0] >= 1 and value[1] == value[0] == 1:
+            yield from _literals(value[2])
+        elif name == "AT":
+            continue
+        else:
+            yield ""
+
+
+def _same_to_both(pattern: str) -> bool:
+    """Whether Python and Polars read the expression alike: not so operations on sets, classes in them, an open lower bound, classes by name."""
+    at, inside = 0, False
+    while at < len(pattern):
+        c, two = pattern[at], pattern[at : at + 2]
+        if c == "\\":
+            if two[1:] in ("p", "P", "z", "Z"):
+                return False
+            at += 2
+            continue
+        if inside:
+            if c == "[" or two in ("&&", "--", "~~"):
+                return False
+            inside = c != "]"
+        elif c == "[":
+            inside = True
+            at += 1 + (pattern[at + 1 : at + 2] == "^")
+            at += pattern[at : at + 1] == "]"  # a bracket that stands first is one of the set
+            continue
+        elif two == "{,":
+            return False
+        at += 1
+    return True
+
+
+@cache
+def program(pattern: str) -> Program | None:
+    """The expression as a program; None where it uses what is not known here."""
+    if not _same_to_both(pattern):
+        return None
+    try:
+        tree = re_parser.parse(pattern.replace("(?-u:", "(?:"))
+    except (re.error, OverflowError):
+        return None
+    if tree.state.flags & ~(re.UNICODE | re.IGNORECASE) or 2 * (tree.state.groups - 1) > SLOTS_MAX:
+        return None
+    w = _Writer()
+    try:
+        w.sequence(tree, bool(tree.state.flags & re.IGNORECASE))
+        w.put(MATCH)
+        for pc, (op, *_) in enumerate(w.code):
+            if op in (GREEDY, LAZY):
+                then = w.ahead(pc + 2)
+                w.code[pc + 1][1] = -1 if then is None else w.charset(then)
+    except _UnknownError:
+        return None
+    first, prefix = w.ahead(0), w.prefix()
+    return Program(
+        np.array(w.code, np.int32),
+        b"".join(np.packbits([b in s for b in range(256)], bitorder="little").tobytes() for s in w.sets),
+        bytes(w.texts),
+        bytes(first is None or b in first for b in range(256)),
+        prefix,
+        next((r.encode() for r in required(pattern) if r.encode() not in prefix), b""),
+        2 * (tree.state.groups - 1),
+        w.anchored(),
+        first is None,
+        {name: 2 * group - 2 for name, group in tree.state.groupdict.items()},
+    )
