@@ -7,6 +7,9 @@
 #define _GNU_SOURCE
 #include <stdint.h>
 #include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 
 enum { MATCH, CHAR, SET, SPLIT, JUMP, SAVE, BEGIN, END, WORD_EDGE, NO_WORD_EDGE, GREEDY, LAZY, TEXT };
 enum { NONE, FOUND, LEFT };
@@ -14,12 +17,12 @@ enum { BRANCH, RESTORE, SHORTER, LONGER };
 enum { STACK = 2048, STEPS = 20000, STEPS_PER_BYTE = 16, SLOTS = 64 };
 
 /* code: instructions of four numbers each: operation, and three operands. sets: 32 bytes each, a bit per byte value. texts: literals, one after
- * another. first: 256 bytes, whether a match can begin with that byte. A match begins with `prefix` where that is not empty, and holds `needed`. */
+ * another. run: of a program that begins with one character and any number of a set, that set; else -1. first: 256 bytes, whether a match can begin with that byte. A match begins with `prefix` where that is not empty, and holds `needed`. */
 struct program {
     const int32_t *code;
     const uint8_t *sets, *texts, *first, *prefix, *needed;
     int64_t prefix_length, needed_length;
-    int32_t slots, anchored, empty;
+    int32_t slots, anchored, empty, run;
 };
 
 struct frame {
@@ -28,6 +31,27 @@ struct frame {
 };
 
 static int in_set(const struct program *p, int32_t set, uint8_t c) { return p->sets[32 * (int64_t)set + (c >> 3)] >> (c & 7) & 1; }
+
+/* The first place of a literal, or NULL: sixteen places at a time by its first and last byte, where the processor can. */
+static const uint8_t *find(const uint8_t *t, int64_t n, const uint8_t *literal, int64_t m) {
+    if (m > n) return NULL;
+#ifdef __SSE2__
+    if (m > 1 && n >= m + 15) {
+        const __m128i first = _mm_set1_epi8((char)literal[0]), last = _mm_set1_epi8((char)literal[m - 1]);
+        int64_t final = n - m - 15;
+        for (int64_t i = 0;; i = i + 16 < final ? i + 16 : final) {
+            __m128i a = _mm_cmpeq_epi8(first, _mm_loadu_si128((const __m128i *)(t + i)));
+            __m128i b = _mm_cmpeq_epi8(last, _mm_loadu_si128((const __m128i *)(t + i + m - 1)));
+            for (unsigned both = (unsigned)_mm_movemask_epi8(_mm_and_si128(a, b)); both; both &= both - 1) {
+                const uint8_t *here = t + i + __builtin_ctz(both);
+                if (!memcmp(here + 1, literal + 1, (size_t)(m - 1))) return here;
+            }
+            if (i == final) return NULL;
+        }
+    }
+#endif
+    return memmem(t, (size_t)n, literal, (size_t)m);
+}
 
 static int wordly(uint8_t c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_'; }
 
@@ -39,6 +63,11 @@ static int edge(const uint8_t *t, int64_t at, int64_t start, int64_t stop) {
 static int may_follow(const struct program *p, int32_t next, const uint8_t *t, int64_t at, int64_t stop) {
     return next < 0 || (at < stop && in_set(p, next, t[at]));
 }
+
+/* Records hold ASCII, and characters of three bytes that are no letters, digits or spaces: a set that has their first byte has them. */
+static int64_t width(uint8_t c) { return c < 0xC0 ? 1 : 3; }
+
+static int inside(uint8_t c) { return (c & 0xC0) == 0x80; }
 
 /* Match at one place. slots: begins and ends of groups, -1 where a group takes no part. */
 static int match(const struct program *p, const uint8_t *t, int64_t start, int64_t stop, int64_t at, int64_t *slots, int64_t *steps) {
@@ -58,13 +87,17 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
             break;
         case SET:
             ok = at < stop && in_set(p, i[1], t[at]);
-            at += ok, pc++;
+            at += ok ? width(t[at]) : 0, pc++;
             break;
         case TEXT:
             ok = stop - at >= i[2] && !memcmp(t + at, p->texts + i[1], (size_t)i[2]);
             at += ok ? i[2] : 0, pc++;
             break;
-        case SPLIT:
+        case SPLIT: /* the third operand: what the first way can begin with */
+            if (!may_follow(p, i[3], t, at, stop)) {
+                pc = i[2];
+                break;
+            }
             stack[depth++] = (struct frame){BRANCH, i[2], at, 0};
             pc = i[1];
             break;
@@ -87,42 +120,26 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
         case NO_WORD_EDGE:
             ok = !edge(t, at, start, stop), pc++;
             break;
-        default: { /* GREEDY, LAZY: set, least and most (in one number each), what may follow in the instruction behind */
+        default: { /* GREEDY, LAZY: set, least and most (-1: any number); what may follow stands in the instruction behind */
             int32_t set = i[1], next = i[5];
-            int64_t least = i[2], most = i[3] < 0 ? stop - at : i[3], to = at;
-            int64_t far = most < stop - at ? at + most : stop;
-            if (least > stop - at) {
+            int64_t n = 0, most = i[3] < 0 ? stop - at : i[3], to = at, low = at;
+            for (; n < i[2] && to < stop && in_set(p, set, t[to]); n++) to += width(t[to]);
+            if (n < i[2]) {
                 ok = 0;
                 break;
             }
+            low = to;
             if (i[0] == GREEDY) {
-                while (to < far && in_set(p, set, t[to])) to++;
+                for (; n < most && to < stop && in_set(p, set, t[to]); n++) to += width(t[to]);
                 *steps -= (to - at) / 8;
-                if (to - at < least) {
-                    ok = 0;
-                    break;
-                }
-                int64_t low = at + least;
-                while (to > low && !may_follow(p, next, t, to, stop)) to--;
-                if (!may_follow(p, next, t, to, stop)) {
-                    ok = 0;
-                    break;
-                }
-                if (to > low) stack[depth++] = (struct frame){SHORTER, pc, to, low};
+                while (to > low && (inside(to < stop ? t[to] : 0) || !may_follow(p, next, t, to, stop))) to--;
+                ok = may_follow(p, next, t, to, stop);
+                if (ok && to > low) stack[depth++] = (struct frame){SHORTER, pc, to, low};
             } else {
-                while (to - at < least && in_set(p, set, t[to])) to++;
-                if (to - at < least) {
-                    ok = 0;
-                    break;
-                }
-                int64_t from = to;
-                while (to < far && !may_follow(p, next, t, to, stop) && in_set(p, set, t[to])) to++;
-                *steps -= (to - from) / 8;
-                if (!may_follow(p, next, t, to, stop)) {
-                    ok = 0;
-                    break;
-                }
-                if (to < far) stack[depth++] = (struct frame){LONGER, pc, to, far};
+                while (n < most && !may_follow(p, next, t, to, stop) && to < stop && in_set(p, set, t[to])) to += width(t[to]), n++;
+                *steps -= (to - low) / 8;
+                ok = may_follow(p, next, t, to, stop);
+                if (ok && n < most) stack[depth++] = (struct frame){LONGER, pc, to, most - n};
             }
             at = to, pc += 2;
         }
@@ -142,7 +159,7 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
                 break;
             case SHORTER:
                 do to--;
-                while (to > f.bound && !may_follow(p, r[5], t, to, stop));
+                while (to > f.bound && (inside(t[to]) || !may_follow(p, r[5], t, to, stop)));
                 *steps -= (f.at - to) / 8;
                 if (may_follow(p, r[5], t, to, stop)) {
                     if (to > f.bound) stack[depth++] = (struct frame){SHORTER, f.pc, to, f.bound};
@@ -151,15 +168,15 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
                 break;
             case LONGER:
                 do {
-                    if (to >= f.bound || !in_set(p, r[1], t[to])) {
+                    if (!f.bound-- || to >= stop || !in_set(p, r[1], t[to])) {
                         to = -1;
                         break;
                     }
-                    to++;
+                    to += width(t[to]);
                 } while (!may_follow(p, r[5], t, to, stop));
                 if (to >= 0) {
                     *steps -= (to - f.at) / 8;
-                    if (to < f.bound) stack[depth++] = (struct frame){LONGER, f.pc, to, f.bound};
+                    if (f.bound) stack[depth++] = (struct frame){LONGER, f.pc, to, f.bound};
                     pc = f.pc + 2, at = to, ok = 1;
                 }
                 break;
@@ -171,20 +188,26 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
 
 static int search_one(const struct program *p, const uint8_t *t, int64_t start, int64_t stop, int64_t *slots) {
     int64_t steps = STEPS + STEPS_PER_BYTE * (stop - start);
-    if (p->needed_length && !memmem(t + start, (size_t)(stop - start), p->needed, (size_t)p->needed_length)) return NONE;
+    if (p->needed_length && !p->prefix_length && !find(t + start, stop - start, p->needed, p->needed_length)) return NONE;
     for (int64_t at = start; at <= stop; at++) {
+        while (at < stop && inside(t[at])) at++;
         if (p->prefix_length) {
-            const uint8_t *found = memmem(t + at, (size_t)(stop - at), p->prefix, (size_t)p->prefix_length);
+            const uint8_t *found = find(t + at, stop - at, p->prefix, p->prefix_length);
             if (!found) return NONE;
             at = found - t;
         } else if (!p->anchored && !p->empty) {
-            while (at < stop && !p->first[t[at]]) at++;
+            while (at < stop && (inside(t[at]) || !p->first[t[at]])) at++;
             if (at == stop) return NONE;
         }
         if (p->anchored && at > start) return NONE;
         for (int k = 0; k < p->slots; k++) slots[k] = -1;
         int found = match(p, t, start, stop, at, slots, &steps);
         if (found) return found;
+        if (p->run >= 0) { /* from a later place of the same run all the same ways would be tried, and fewer */
+            at += at < stop ? width(t[at]) : 0;
+            while (at < stop && in_set(p, p->run, t[at])) at++;
+            at--;
+        }
     }
     return NONE;
 }
@@ -198,12 +221,40 @@ void search(const struct program *p, const uint8_t *text, int64_t n, const int64
     }
 }
 
-/* Whether each record is nothing but ASCII. */
-void ascii(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint8_t *plain) {
+/* Which records hold a literal. stop: where each ends; the first one begins with the text. */
+void holding(const uint8_t *text, int64_t n, const int64_t *stop, const uint8_t *literal, int64_t length, uint8_t *holds) {
+    memset(holds, 0, (size_t)n);
+    for (int64_t at = 0, k = 0; n && at < stop[n - 1];) {
+        const uint8_t *found = find(text + at, stop[n - 1] - at, literal, length);
+        if (!found) return;
+        while (stop[k] < found - text) k++;
+        holds[k] = 1;
+        at = stop[k];
+    }
+}
+
+/* Whether a literal stands anywhere. */
+int has(const uint8_t *text, int64_t size, const uint8_t *literal, int64_t length) { return find(text, size, literal, length) != NULL; }
+
+/* What each record is made of: 0 other bytes, 1 ASCII, 2 ASCII and the blocks that bars are drawn with (U+2580 to U+259F). */
+void made_of(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint8_t *kind) {
     for (int64_t k = 0; k < n; k++) {
-        uint8_t any = 0;
-        for (int64_t at = start[k]; at < stop[k]; at++) any |= text[at];
-        plain[k] = any < 128;
+        int64_t at = start[k], end = stop[k];
+        kind[k] = 1;
+        while (at < end) {
+            uint64_t eight;
+            if (end - at >= 8 && (memcpy(&eight, text + at, 8), !(eight & 0x8080808080808080u))) {
+                at += 8;
+            } else if (text[at] < 128) {
+                at++;
+            } else if (end - at >= 3 && text[at] == 0xE2 && text[at + 1] == 0x96 && (text[at + 2] & 0xE0) == 0x80) {
+                kind[k] = 2;
+                at += 3;
+            } else {
+                kind[k] = 0;
+                break;
+            }
+        }
     }
 }
 

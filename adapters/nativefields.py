@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from defib.adapters.native import helper
-from defib.engine.fields import F64, I64, U8, Program
+from defib.engine.fields import ASCII, F64, I64, U8, Program
 
 SOURCE = Path(__file__).with_name("fields.c")
 
@@ -27,6 +27,7 @@ class _Program(ctypes.Structure):
         ("code", ctypes.c_void_p), ("sets", ctypes.c_char_p), ("texts", ctypes.c_char_p), ("first", ctypes.c_char_p),
         ("prefix", ctypes.c_char_p), ("needed", ctypes.c_char_p), ("prefix_length", ctypes.c_int64), ("needed_length", ctypes.c_int64),
         ("slots", ctypes.c_int32), ("anchored", ctypes.c_int32), ("empty", ctypes.c_int32),
+        ("run", ctypes.c_int32),
     ]  # fmt: skip
 
 
@@ -36,17 +37,21 @@ class Fields:
     def __init__(self, path: Path) -> None:
         """Raises OSError or AttributeError for what is no such helper."""
         self._c = ctypes.CDLL(str(path))
-        for name in ("search", "ascii", "numbers"):
+        for name in ("search", "made_of", "holding", "numbers"):
             getattr(self._c, name).restype = None
         self._programs: dict[int, tuple[Program, _Program]] = {}
 
-    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
+    def made_of(self, text: bytes, start: I64, stop: I64) -> U8:
         """As `Kernel` has it."""
         if text.isascii():
-            return np.ones(len(start), bool)
-        start, stop, plain = _flat(start), _flat(stop), np.empty(len(start), np.uint8)
-        self._c.ascii(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(plain))
-        return plain.astype(bool)
+            return np.full(len(start), ASCII, np.uint8)
+        start, stop, kind = _flat(start), _flat(stop), np.empty(len(start), np.uint8)
+        self._c.made_of(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(kind))
+        return kind
+
+    def has(self, text: bytes, literal: bytes) -> bool:
+        """As `Kernel` has it."""
+        return bool(self._c.has(text, ctypes.c_int64(len(text)), literal, ctypes.c_int64(len(literal))))
 
     def search(self, program: Program, text: bytes, start: I64, stop: I64) -> tuple[U8, I64]:
         """As `Kernel` has it."""
@@ -55,6 +60,12 @@ class Fields:
         made = ctypes.byref(self._handed(program))
         self._c.search(made, text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(state), _at(slots))
         return state, slots
+
+    def holding(self, text: bytes, stop: I64, literal: bytes) -> npt.NDArray[np.bool_]:
+        """As `Kernel` has it."""
+        stop, holds = _flat(stop), np.empty(len(stop), np.uint8)
+        self._c.holding(text, ctypes.c_int64(len(stop)), _at(stop), literal, ctypes.c_int64(len(literal)), _at(holds))
+        return holds.view(bool)
 
     def numbers(self, text: bytes, start: I64, stop: I64) -> tuple[F64, U8]:
         """As `Kernel` has it."""
@@ -68,7 +79,7 @@ class Fields:
         if known is None:
             made = _Program(
                 p.code.ctypes.data, p.sets, p.texts, p.first, p.prefix, p.needed, len(p.prefix), len(p.needed),
-                p.slots, p.anchored, p.empty,
+                p.slots, p.anchored, p.empty, p.run,
             )  # fmt: skip
             known = self._programs[id(p)] = p, made  # the program is kept: its memory is what the structure points to
         return known[1]

@@ -1,9 +1,9 @@
 """Regular expressions of progress formats -> small programs that a helper in C runs over many records at once.
 
 In: an expression in the syntax that Polars takes. Out: a `Program`, or None for one that uses what is not known here; then, and for every
-record that holds a byte beyond ASCII or on which a program takes too long, Polars reads. Always holds: on a record of ASCII a program finds
-the spans that the expression finds: the leftmost match, earlier alternatives first, greedy and lazy as written (a backtracking matcher, as
-Ken Thompson's and Henry Spencer's; the syntax tree is that of Python's own parser).
+record that holds other bytes or on which a program takes too long, Polars reads. Always holds: on a record of ASCII, or of ASCII and the
+blocks that bars are drawn with, a program finds the spans that the expression finds: the leftmost match, earlier alternatives first, greedy and
+lazy as written (a backtracking matcher, as Henry Spencer's of 1986; the syntax tree is that of Python's own parser).
 """
 
 from __future__ import annotations
@@ -26,12 +26,13 @@ MATCH, CHAR, SET, SPLIT, JUMP, SAVE, BEGIN, END, WORD_EDGE, NO_WORD_EDGE, GREEDY
     13
 )  # as in fields.c
 NONE, FOUND, LEFT = range(3)
+OTHER, ASCII, BARS = range(3)
 CODE_MAX = 2000  # instructions
 SLOTS_MAX = 64
 DIGITS = frozenset(range(48, 58))
 SPACES = frozenset((9, 10, 11, 12, 13, 32))
 WORDS = DIGITS | frozenset(range(65, 91)) | frozenset(range(97, 123)) | {95}
-ALL = frozenset(range(128))
+ALL = frozenset(range(256))
 CATEGORIES = {
     "CATEGORY_DIGIT": DIGITS, "CATEGORY_NOT_DIGIT": ALL - DIGITS, "CATEGORY_SPACE": SPACES, "CATEGORY_NOT_SPACE": ALL - SPACES,
     "CATEGORY_WORD": WORDS, "CATEGORY_NOT_WORD": ALL - WORDS,
@@ -58,16 +59,28 @@ class Program:
     anchored: bool
     empty: bool
     names: dict[str, int]
+    some: (
+        tuple[bytes, ...] | None
+    )  # every match holds one of these, in lower case where `fold` says so; None where none is evident
+    fold: bool
+    run: int  # of a program that begins with one character and any number of a set: that set; else -1
+    wide: bool  # it also reads records with the blocks that bars are drawn with
 
 
 class Kernel(Protocol):
     """What runs programs. start, stop: records in the text, without their line feeds."""
 
-    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
-        """Which records are nothing but ASCII."""
+    def made_of(self, text: bytes, start: I64, stop: I64) -> U8:
+        """What each record is made of: OTHER, ASCII, or BARS: ASCII and the blocks that bars are drawn with."""
+
+    def has(self, text: bytes, literal: bytes) -> bool:
+        """Whether it stands anywhere."""
 
     def search(self, program: Program, text: bytes, start: I64, stop: I64) -> tuple[U8, I64]:
         """FOUND, NONE or LEFT of each record, and its slots: places in the text, -1 where a group took no part."""
+
+    def holding(self, text: bytes, stop: I64, literal: bytes) -> npt.NDArray[np.bool_]:
+        """Which records hold a literal; the first one begins with the text."""
 
     def numbers(self, text: bytes, start: I64, stop: I64) -> tuple[F64, U8]:
         """Pieces as numbers: FOUND, NONE where start is -1, LEFT where it is written in a way that is not plain."""
@@ -285,6 +298,17 @@ def _literals(tree: Any) -> Iterator[str]:
             yield ""
 
 
+def _some(tree: Any, pattern: str) -> tuple[tuple[bytes, ...] | None, bool]:
+    """Literals of which every match holds one, and whether in any case."""
+    if told := required(pattern):
+        return (told[0].encode(),), False
+    fold = bool(tree.state.flags & re.IGNORECASE)
+    bodies = tree[0][1][1] if len(tree) == 1 and str(tree[0][0]) == "BRANCH" else [tree]
+    out = [max("".join(x or "\0" for x in _literals(body)).split("\0"), key=len).lower() for body in bodies]
+    short = min(map(len, out)) < 3
+    return (None if short or (not fold and len(bodies) == 1) else tuple(x.encode() for x in out)), True
+
+
 def _same_to_both(pattern: str) -> bool:
     """Whether Python and Polars read the expression alike: not so operations on sets, classes in them, an open lower bound, classes by name."""
     at, inside = 0, False
@@ -326,9 +350,9 @@ def program(pattern: str) -> Program | None:
         w.sequence(tree, bool(tree.state.flags & re.IGNORECASE))
         w.put(MATCH)
         for pc, (op, *_) in enumerate(w.code):
-            if op in (GREEDY, LAZY):
-                then = w.ahead(pc + 2)
-                w.code[pc + 1][1] = -1 if then is None else w.charset(then)
+            if op in (GREEDY, LAZY, SPLIT):
+                then = w.ahead(pc + 2 if op != SPLIT else w.code[pc][1])
+                w.code[pc + (op != SPLIT)][3 if op == SPLIT else 1] = -1 if then is None else w.charset(then)
     except _UnknownError:
         return None
     first, prefix = w.ahead(0), w.prefix()
@@ -343,4 +367,7 @@ def program(pattern: str) -> Program | None:
         w.anchored(),
         first is None,
         {name: 2 * group - 2 for name, group in tree.state.groupdict.items()},
+        *((((prefix,), False)) if len(prefix) > 2 else _some(tree, pattern)),
+        w.code[1][1] if w.code[0][0] == SET and w.code[1][0] == GREEDY and w.code[1][2:] == [0, -1] else -1,
+        pattern.isascii(),
     )

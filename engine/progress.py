@@ -54,7 +54,7 @@ class ProgressReader:
         names = {self._anchors[i] for i in fired}
         if not names or not len(batch.ends):
             return PROGRESS.empty_table()
-        lines = Lines(batch)
+        lines = Lines(batch, self._kernel)
         parts: list[pl.DataFrame] = []
         read = np.zeros(len(batch.ends), bool)  # records a format of its own has read; generic ones need not look
         for order, fmt in self._ordered:
@@ -82,11 +82,11 @@ class ProgressReader:
         plan = self._plan(fmt) if self._kernel is not None else None
         if plan is None or self._kernel is None:
             return _some(self._by_text(fmt, order, lines.text(at), at))
-        cells, rows, left = spans.read(self._kernel, plan, lines.places(at))
+        cells, rows, left = spans.read(self._kernel, plan, lines.places(at), lines.held)
         parts = []
         if len(rows):
             here = at[rows]
-            times = spans.stamps(self._kernel, lines.places(here), lambda k: lines.text(here[k]))
+            times = spans.stamps(self._kernel, lines.places(here), lines.held, lambda k: lines.text(here[k]))
             rank = lambda: self._ranks(lines, here)  # noqa: E731
             parts.append(_whole(fmt, order, typed(fmt, cells), here, times, rank))
         if len(left):
@@ -122,13 +122,16 @@ class ProgressReader:
     def _ranks(self, lines: Lines, at: I64) -> pl.Series:
         """As `_told` of these records. Most have no prefix, and a program sees that at once."""
         assert self._kernel is not None
-        heads = program(self._who.any)
-        if heads is None:
-            return self._told(self._who.of(lines.text(at)))
         here = lines.places(at)
         here.stop = np.minimum(here.stop, here.start + HEAD_CHARS)
-        state, _ = self._kernel.search(heads, here.text, here.start, here.stop)
-        rows = np.flatnonzero(state != NONE)
+        maybe = np.zeros(len(at), bool)
+        for pattern in self._who.patterns:
+            one = program(pattern)
+            if one is None or not one.wide:
+                maybe[:] = True
+                break
+            maybe |= spans.look(self._kernel, one, here, lines.held)[0] != NONE
+        rows = np.flatnonzero(maybe)
         out = nothing(len(at), pl.Int32)
         return out.scatter(rows, self._told(self._who.of(lines.text(at[rows])))) if len(rows) else out
 
@@ -180,20 +183,29 @@ class Texts:
 class Lines:
     """A batch's records, asked for literals and taken as text. What several formats ask for is worked out once."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: Batch, kernel: Kernel | None = None) -> None:
+        self._kernel = kernel
         self._buffer = batch.buffer
         self._records, self._starts, self._ends = _records(batch), batch.starts, batch.ends
         self._masks: dict[str, npt.NDArray[np.bool_]] = {}
-        self._held: dict[str, bool] = {}
+        self._held: dict[tuple[bytes, bool], bool] = {}
+        self._lower = b""
         self._sample = self._buffer[:SAMPLE_BYTES]
         self._shares: dict[str, float] = {}
         self._taken: tuple[I64, pl.Series] | None = None
 
     def hold(self, literal: str) -> bool:
         """Whether it stands anywhere at all: most formats are not of this log, and one of their literals is nowhere in it."""
-        if literal not in self._held:
-            self._held[literal] = literal.encode() in self._buffer
-        return self._held[literal]
+        return self.held(literal.encode())
+
+    def held(self, literal: bytes, fold: bool = False) -> bool:
+        """The same of bytes. fold: in any case; the literal is in lower case."""
+        if (literal, fold) not in self._held:
+            if fold and not self._lower:
+                self._lower = self._buffer.lower()
+            has = self._kernel.has if self._kernel is not None else bytes.__contains__
+            self._held[literal, fold] = has(self._lower if fold else self._buffer, literal)
+        return self._held[literal, fold]
 
     def share(self, literal: str) -> float:
         """How often it stands in the first records, as a share of their number. It decides about the order of work, never about a result."""
@@ -216,7 +228,9 @@ class Lines:
 
     def _holding(self, literal: str) -> npt.NDArray[np.bool_]:
         """Of all records, those that hold the literal: found in the buffer as a whole, which is several times faster than record by record."""
-        if literal not in self._masks:
+        if literal not in self._masks and self._kernel is not None:
+            self._masks[literal] = self._kernel.holding(self._buffer, self._ends, literal.encode())
+        elif literal not in self._masks:
             mask = np.zeros(len(self._ends), bool)
             if self.hold(literal):
                 found = [m.start() for m in re.finditer(re.escape(literal.encode()), self._buffer)]

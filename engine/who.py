@@ -20,18 +20,19 @@ HEAD_CHARS = 200  # prefixes are short; the rest of a line is never looked at
 
 
 class Who:
-    """Prefix forms made ready; `of` reads a column of text. any: matches the head of a record that has one."""
+    """Prefix forms made ready; `of` reads a column of text. patterns: of the forms; one of them matches the head of a
+    record that has a prefix."""
 
     def __init__(self, prefixes: tuple[Template, ...]) -> None:
-        self._patterns = [p.pattern for p in prefixes]
-        self.any = "|".join(f"(?:{_unnamed(p)})" for p in self._patterns)
+        self.patterns = [p.pattern for p in prefixes]
+        self._any = "|".join(f"(?:{_unnamed(p)})" for p in self.patterns)
 
     def of(self, text: pl.Series) -> pl.DataFrame:
         """Columns rank, local_rank, task, pid (Int32) and node (String); null where no prefix tells."""
         found = pl.DataFrame({c: nothing(len(text), pl.String) for c in COLUMNS})
-        if self._patterns:
+        if self.patterns:
             head = text.str.slice(0, HEAD_CHARS)
-            rows = head.str.contains(self.any).arg_true()
+            rows = head.str.contains(self._any).arg_true()
             if len(rows):
                 part = self._peel(head.gather(rows))
                 found = found.with_row_index("i").join(part.with_columns(i=rows), on="i", how="left", suffix="_p")
@@ -43,7 +44,7 @@ class Who:
         for _ in range(ROUNDS):
             left = head
             done = pl.Series([False] * len(head))
-            for pattern in self._patterns:
+            for pattern in self.patterns:
                 hit = head.str.contains(pattern) & ~done
                 if not hit.any():
                     continue
