@@ -64,11 +64,6 @@ static int may_follow(const struct program *p, int32_t next, const uint8_t *t, i
     return next < 0 || (at < stop && in_set(p, next, t[at]));
 }
 
-/* Records hold ASCII, and characters of three bytes that are no letters, digits or spaces: a set that has their first byte has them. */
-static int64_t width(uint8_t c) { return c < 0xC0 ? 1 : 3; }
-
-static int inside(uint8_t c) { return (c & 0xC0) == 0x80; }
-
 /* Match at one place. slots: begins and ends of groups, -1 where a group takes no part. */
 static int match(const struct program *p, const uint8_t *t, int64_t start, int64_t stop, int64_t at, int64_t *slots, int64_t *steps) {
     struct frame stack[STACK];
@@ -87,7 +82,7 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
             break;
         case SET:
             ok = at < stop && in_set(p, i[1], t[at]);
-            at += ok ? width(t[at]) : 0, pc++;
+            at += ok, pc++;
             break;
         case TEXT:
             ok = stop - at >= i[2] && !memcmp(t + at, p->texts + i[1], (size_t)i[2]);
@@ -122,24 +117,24 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
             break;
         default: { /* GREEDY, LAZY: set, least and most (-1: any number); what may follow stands in the instruction behind */
             int32_t set = i[1], next = i[5];
-            int64_t n = 0, most = i[3] < 0 ? stop - at : i[3], to = at, low = at;
-            for (; n < i[2] && to < stop && in_set(p, set, t[to]); n++) to += width(t[to]);
-            if (n < i[2]) {
+            int64_t far = i[3] >= 0 && i[3] < stop - at ? at + i[3] : stop, low = at + i[2], to = at;
+            if (low > far) {
                 ok = 0;
                 break;
             }
-            low = to;
-            if (i[0] == GREEDY) {
-                for (; n < most && to < stop && in_set(p, set, t[to]); n++) to += width(t[to]);
+            while (to < (i[0] == GREEDY ? far : low) && in_set(p, set, t[to])) to++;
+            if (to < low) {
+                ok = 0;
+            } else if (i[0] == GREEDY) {
                 *steps -= (to - at) / 8;
-                while (to > low && (inside(to < stop ? t[to] : 0) || !may_follow(p, next, t, to, stop))) to--;
+                while (to > low && !may_follow(p, next, t, to, stop)) to--;
                 ok = may_follow(p, next, t, to, stop);
                 if (ok && to > low) stack[depth++] = (struct frame){SHORTER, pc, to, low};
             } else {
-                while (n < most && !may_follow(p, next, t, to, stop) && to < stop && in_set(p, set, t[to])) to += width(t[to]), n++;
+                while (to < far && !may_follow(p, next, t, to, stop) && in_set(p, set, t[to])) to++;
                 *steps -= (to - low) / 8;
                 ok = may_follow(p, next, t, to, stop);
-                if (ok && n < most) stack[depth++] = (struct frame){LONGER, pc, to, most - n};
+                if (ok && to < far) stack[depth++] = (struct frame){LONGER, pc, to, far};
             }
             at = to, pc += 2;
         }
@@ -159,7 +154,7 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
                 break;
             case SHORTER:
                 do to--;
-                while (to > f.bound && (inside(t[to]) || !may_follow(p, r[5], t, to, stop)));
+                while (to > f.bound && !may_follow(p, r[5], t, to, stop));
                 *steps -= (f.at - to) / 8;
                 if (may_follow(p, r[5], t, to, stop)) {
                     if (to > f.bound) stack[depth++] = (struct frame){SHORTER, f.pc, to, f.bound};
@@ -168,15 +163,15 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
                 break;
             case LONGER:
                 do {
-                    if (!f.bound-- || to >= stop || !in_set(p, r[1], t[to])) {
+                    if (to >= f.bound || !in_set(p, r[1], t[to])) {
                         to = -1;
                         break;
                     }
-                    to += width(t[to]);
+                    to++;
                 } while (!may_follow(p, r[5], t, to, stop));
                 if (to >= 0) {
                     *steps -= (to - f.at) / 8;
-                    if (f.bound) stack[depth++] = (struct frame){LONGER, f.pc, to, f.bound};
+                    if (to < f.bound) stack[depth++] = (struct frame){LONGER, f.pc, to, f.bound};
                     pc = f.pc + 2, at = to, ok = 1;
                 }
                 break;
@@ -190,13 +185,12 @@ static int search_one(const struct program *p, const uint8_t *t, int64_t start, 
     int64_t steps = STEPS + STEPS_PER_BYTE * (stop - start);
     if (p->needed_length && !p->prefix_length && !find(t + start, stop - start, p->needed, p->needed_length)) return NONE;
     for (int64_t at = start; at <= stop; at++) {
-        while (at < stop && inside(t[at])) at++;
         if (p->prefix_length) {
             const uint8_t *found = find(t + at, stop - at, p->prefix, p->prefix_length);
             if (!found) return NONE;
             at = found - t;
         } else if (!p->anchored && !p->empty) {
-            while (at < stop && (inside(t[at]) || !p->first[t[at]])) at++;
+            while (at < stop && !p->first[t[at]]) at++;
             if (at == stop) return NONE;
         }
         if (p->anchored && at > start) return NONE;
@@ -204,7 +198,7 @@ static int search_one(const struct program *p, const uint8_t *t, int64_t start, 
         int found = match(p, t, start, stop, at, slots, &steps);
         if (found) return found;
         if (p->run >= 0) { /* from a later place of the same run all the same ways would be tried, and fewer */
-            at += at < stop ? width(t[at]) : 0;
+            at++;
             while (at < stop && in_set(p, p->run, t[at])) at++;
             at--;
         }
@@ -236,25 +230,12 @@ void holding(const uint8_t *text, int64_t n, const int64_t *stop, const uint8_t 
 /* Whether a literal stands anywhere. */
 int has(const uint8_t *text, int64_t size, const uint8_t *literal, int64_t length) { return find(text, size, literal, length) != NULL; }
 
-/* What each record is made of: 0 other bytes, 1 ASCII, 2 ASCII and the blocks that bars are drawn with (U+2580 to U+259F). */
-void made_of(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint8_t *kind) {
+/* Whether each record is nothing but ASCII. */
+void ascii(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint8_t *plain) {
     for (int64_t k = 0; k < n; k++) {
-        int64_t at = start[k], end = stop[k];
-        kind[k] = 1;
-        while (at < end) {
-            uint64_t eight;
-            if (end - at >= 8 && (memcpy(&eight, text + at, 8), !(eight & 0x8080808080808080u))) {
-                at += 8;
-            } else if (text[at] < 128) {
-                at++;
-            } else if (end - at >= 3 && text[at] == 0xE2 && text[at + 1] == 0x96 && (text[at + 2] & 0xE0) == 0x80) {
-                kind[k] = 2;
-                at += 3;
-            } else {
-                kind[k] = 0;
-                break;
-            }
-        }
+        uint8_t any = 0;
+        for (int64_t at = start[k]; at < stop[k]; at++) any |= text[at];
+        plain[k] = any < 128;
     }
 }
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from defib.adapters.native import helper
-from defib.engine.fields import ASCII, F64, I64, U8, Program
+from defib.engine.fields import F64, I64, U8, Program
 
 SOURCE = Path(__file__).with_name("fields.c")
 
@@ -37,17 +37,17 @@ class Fields:
     def __init__(self, path: Path) -> None:
         """Raises OSError or AttributeError for what is no such helper."""
         self._c = ctypes.CDLL(str(path))
-        for name in ("search", "made_of", "holding", "numbers"):
+        for name in ("search", "ascii", "holding", "numbers"):
             getattr(self._c, name).restype = None
         self._programs: dict[int, tuple[Program, _Program]] = {}
 
-    def made_of(self, text: bytes, start: I64, stop: I64) -> U8:
+    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
         """As `Kernel` has it."""
         if text.isascii():
-            return np.full(len(start), ASCII, np.uint8)
-        start, stop, kind = _flat(start), _flat(stop), np.empty(len(start), np.uint8)
-        self._c.made_of(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(kind))
-        return kind
+            return np.ones(len(start), bool)
+        start, stop, plain = _flat(start), _flat(stop), np.empty(len(start), np.uint8)
+        self._c.ascii(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(plain))
+        return plain.view(bool)
 
     def has(self, text: bytes, literal: bytes) -> bool:
         """As `Kernel` has it."""

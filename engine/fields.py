@@ -1,9 +1,9 @@
 """Regular expressions of progress formats -> small programs that a helper in C runs over many records at once.
 
 In: an expression in the syntax that Polars takes. Out: a `Program`, or None for one that uses what is not known here; then, and for every
-record that holds other bytes or on which a program takes too long, Polars reads. Always holds: on a record of ASCII, or of ASCII and the
-blocks that bars are drawn with, a program finds the spans that the expression finds: the leftmost match, earlier alternatives first, greedy and
-lazy as written (a backtracking matcher, as Henry Spencer's of 1986; the syntax tree is that of Python's own parser).
+record that holds a byte beyond ASCII or on which a program takes too long, Polars reads. Always holds: on a record of ASCII a program finds the
+spans that the expression finds: the leftmost match, earlier alternatives first, greedy and lazy as written (a backtracking matcher, as Henry
+Spencer's of 1986; the syntax tree is that of Python's own parser).
 """
 
 from __future__ import annotations
@@ -26,13 +26,12 @@ MATCH, CHAR, SET, SPLIT, JUMP, SAVE, BEGIN, END, WORD_EDGE, NO_WORD_EDGE, GREEDY
     13
 )  # as in fields.c
 NONE, FOUND, LEFT = range(3)
-OTHER, ASCII, BARS = range(3)
 CODE_MAX = 2000  # instructions
 SLOTS_MAX = 64
 DIGITS = frozenset(range(48, 58))
 SPACES = frozenset((9, 10, 11, 12, 13, 32))
 WORDS = DIGITS | frozenset(range(65, 91)) | frozenset(range(97, 123)) | {95}
-ALL = frozenset(range(256))
+ALL = frozenset(range(128))
 CATEGORIES = {
     "CATEGORY_DIGIT": DIGITS, "CATEGORY_NOT_DIGIT": ALL - DIGITS, "CATEGORY_SPACE": SPACES, "CATEGORY_NOT_SPACE": ALL - SPACES,
     "CATEGORY_WORD": WORDS, "CATEGORY_NOT_WORD": ALL - WORDS,
@@ -64,14 +63,13 @@ class Program:
     )  # every match holds one of these, in lower case where `fold` says so; None where none is evident
     fold: bool
     run: int  # of a program that begins with one character and any number of a set: that set; else -1
-    wide: bool  # it also reads records with the blocks that bars are drawn with
 
 
 class Kernel(Protocol):
     """What runs programs. start, stop: records in the text, without their line feeds."""
 
-    def made_of(self, text: bytes, start: I64, stop: I64) -> U8:
-        """What each record is made of: OTHER, ASCII, or BARS: ASCII and the blocks that bars are drawn with."""
+    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
+        """Which records are nothing but ASCII."""
 
     def has(self, text: bytes, literal: bytes) -> bool:
         """Whether it stands anywhere."""
@@ -369,5 +367,4 @@ def program(pattern: str) -> Program | None:
         {name: 2 * group - 2 for name, group in tree.state.groupdict.items()},
         *((((prefix,), False)) if len(prefix) > 2 else _some(tree, pattern)),
         w.code[1][1] if w.code[0][0] == SET and w.code[1][0] == GREEDY and w.code[1][2:] == [0, -1] else -1,
-        pattern.isascii(),
     )

@@ -127,7 +127,7 @@ class ProgressReader:
         maybe = np.zeros(len(at), bool)
         for pattern in self._who.patterns:
             one = program(pattern)
-            if one is None or not one.wide:
+            if one is None:
                 maybe[:] = True
                 break
             maybe |= spans.look(self._kernel, one, here, lines.held)[0] != NONE

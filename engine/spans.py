@@ -15,12 +15,13 @@ import pyarrow as pa
 
 from defib.engine import stamps as forms
 from defib.engine.columns import numbers, texts
-from defib.engine.fields import ASCII, FOUND, I64, LEFT, OTHER, Kernel, Program, program
+from defib.engine.fields import FOUND, I64, LEFT, Kernel, Program, program
 from defib.engine.rulebook import Format
 
 Bools = npt.NDArray[np.bool_]
 Held = Callable[[bytes, bool], bool]  # whether a literal stands anywhere in the text; True: in any case of its letters
 ABSENT = -1
+FEW = 256  # records that are searched sooner than asked about
 
 
 @dataclass(slots=True)
@@ -48,7 +49,6 @@ class Plan:
     unless: tuple[Program, ...]
     heads: bool
     some: tuple[str, ...]
-    wide: bool
 
 
 def plan(fmt: Format, used: frozenset[str], heads: bool) -> Plan | None:
@@ -62,10 +62,7 @@ def plan(fmt: Format, used: frozenset[str], heads: bool) -> Plan | None:
     some = ("step",) if fmt.of is None else tuple(sorted(names))
     if not names.issuperset(some) or not some:
         return None
-    told = tuple(x for x in looked if x[1])
-    never = tuple(u for u in unless if u is not None)
-    wide = all(p.wide for p in (main, *(p for p, _ in told), *never))
-    return Plan(main, told, never, heads, some, wide)
+    return Plan(main, tuple(x for x in looked if x[1]), tuple(u for u in unless if u is not None), heads, some)
 
 
 @dataclass(slots=True)
@@ -96,15 +93,14 @@ class Spans:
 
 def look(kernel: Kernel, one: Program, at: Places, held: Held) -> tuple[npt.NDArray[np.uint8], I64]:
     """As `Kernel.search`; nothing is looked for where none of the literals that a match needs stands anywhere in the text."""
-    if one.some is None or any(held(literal, one.fold) for literal in one.some):
+    if len(at) and (len(at) < FEW or one.some is None or any(held(literal, one.fold) for literal in one.some)):
         return kernel.search(one, at.text, at.start, at.stop)
     return np.zeros(len(at), np.uint8), np.full((len(at), one.slots), ABSENT)
 
 
 def read(kernel: Kernel, how: Plan, at: Places, held: Held) -> tuple[Spans, I64, I64]:
     """(captures, the records that are lines of the format, the records that are left to another way), as numbers within `at`."""
-    kind = kernel.made_of(at.text, at.start, at.stop)
-    plain = kind != OTHER if how.wide else kind == ASCII
+    plain = kernel.ascii(at.text, at.start, at.stop)
     rows = np.flatnonzero(plain)
     left = ~plain
     state, slots = look(kernel, how.main, at.of(rows), held)
@@ -155,12 +151,12 @@ def cut_out(text: bytes, start: I64, stop: I64) -> pl.Series:
 
 
 def stamps(kernel: Kernel, at: Places, held: Held, text: Callable[[I64], pl.Series]) -> pl.Series:
-    """As `engine.stamps.stamps` of these records (of ASCII and bars). text: those that are left, as strings."""
+    """As `engine.stamps.stamps` of these records (ASCII all of them). text: those that are left, as strings."""
     out, known = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
     left = np.zeros(len(at), bool)
     for pattern, take in ((forms.MLLOG, _milliseconds), (forms.ISO, _date), (forms.US, _date)):
         form = program(pattern)
-        assert form is not None and form.wide, "our own forms are simple"  # noqa: PT018
+        assert form is not None, "our own forms are simple"
         rows = np.flatnonzero(~known & ~left)
         if not len(rows):
             break

@@ -165,7 +165,7 @@ def test_a_failed_compilation_is_not_tried_again(
     assert native.library(cache) is None
     (left,) = cache.iterdir()
     assert left.stat().st_size == 0
-    monkeypatch.setattr(native, "_compile", lambda path: pytest.fail("compiled again"))
+    monkeypatch.setattr(native, "_compile", lambda *_: pytest.fail("compiled again"))
     assert native.told(cache) == "without the helper in C: it could not be compiled or loaded"
 
 

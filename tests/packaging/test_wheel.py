@@ -109,6 +109,7 @@ def test_the_sdist_can_be_built_from(built: Path) -> None:
         "engine/core.py",
         "adapters/wire.py",
         "adapters/collect.c",
+        "adapters/fields.c",
         "rules/classes.yaml",
         "LICENSE",
     } <= names

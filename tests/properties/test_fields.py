@@ -63,14 +63,6 @@ def same(c: Fields, pattern: str, lines: list[str]) -> int:
     return int(np.count_nonzero(state == FOUND))
 
 
-def barred(line: str, rng: random.Random) -> str:
-    """With blocks of bars somewhere in it."""
-    for _ in range(rng.randrange(1, 4)):
-        i = rng.randrange(len(line) + 1)
-        line = line[:i] + rng.choice(("█", "▌", "▏███", "▒ ")) + line[i:]
-    return line
-
-
 def worn(line: str, rng: random.Random) -> str:
     """A line as it might be printed by something similar: pieces doubled, left out, swapped; other digits, spaces and case."""
     for _ in range(rng.randrange(1, 4)):
@@ -100,8 +92,6 @@ def test_programs_find_what_polars_finds(c: Fields, pattern: str) -> None:
     ]
     lines = plain + [worn(rng.choice(near or plain), rng) for _ in range(400)]
     same(c, pattern, lines)
-    if pattern.isascii():
-        same(c, pattern, [barred(line, rng) for line in lines])
 
 
 ATOMS = st.sampled_from(
@@ -125,7 +115,7 @@ REGEX = st.recursive(st.builds(lambda a, m: a if a in ("^", "$", r"\b", r"(?-u:\
 
 
 @settings(max_examples=600, deadline=None)
-@given(REGEX, st.lists(st.text("ab1 A_█", max_size=12), min_size=1, max_size=8))
+@given(REGEX, st.lists(st.text("ab1 A_", max_size=12), min_size=1, max_size=8))
 def test_any_expression_of_this_kind(c: Fields, pattern: str, lines: list[str]) -> None:
     p, at = program(pattern), placed(lines)
     if p is None:
