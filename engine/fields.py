@@ -58,10 +58,8 @@ class Program:
     anchored: bool
     empty: bool
     names: dict[str, int]
-    some: (
-        tuple[bytes, ...] | None
-    )  # every match holds one of these, in lower case where `fold` says so; None where none is evident
-    fold: bool
+    some: tuple[bytes, ...] | None  # every match holds one of these; None where none is evident
+    fold: bool  # they are in lower case, and may be found in any
     run: int  # of a program that begins with one character and any number of a set: that set; else -1
 
 
