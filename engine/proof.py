@@ -61,6 +61,7 @@ def _prove_rules(book: Rulebook, databases: Databases, library: Library) -> Iter
     muted: dict[int, set[int]] = {}
     for rule, record in zip(veto_rule[benign], veto_record[benign], strict=True):
         muted.setdefault(int(record), set()).add(int(rule))
+    beside_ours: dict[int, list[str]] = {}  # a user's rule -> our rules on whose examples it fires
     mutes: dict[int, list[str]] = {}  # a user's benign rule -> our rules whose examples it mutes
     for n, (r, e, want) in enumerate(cases):
         index = number[r.id]
@@ -77,22 +78,40 @@ def _prove_rules(book: Rulebook, databases: Databases, library: Library) -> Iter
             for i in foreign:
                 mutes.setdefault(i, []).append(r.id)
             continue
-        yield from _judge(book, r, e, want, is_hit, fired[n], got.get((n, r.id), {}), muted.get(n, set()))
+        beside = {i for i in fired[n] if want and _speaks_beside(book.rules[i], r, e)}
+        for i in beside:
+            beside_ours.setdefault(i, []).append(r.id)
+        if beside and not is_hit:
+            continue
+        yield from _judge(book, r, e, want, is_hit, fired[n] - beside, got.get((n, r.id), {}), muted.get(n, set()))
     for i, ids in sorted(mutes.items()):
-        yield _too_broad(book.rules[i], ids)
+        yield _too_broad(book.rules[i], "mutes", ids, "make the pattern narrower")
+    for i, ids in sorted(beside_ours.items()):
+        yield _too_broad(book.rules[i], "fires on", ids, "narrow it to what the shipped rules do not say")
 
 
-def _too_broad(rule: Rule, ids: list[str]) -> Problem:
-    """A benign rule of a user's own that would silence ours."""
-    named = ", ".join(list(dict.fromkeys(ids))[:3])
-    return Problem(
-        rule.path,
-        rule.at,
-        1,
-        f"mutes {len(ids)} examples of shipped rules ({named}, …)",
-        "make the pattern narrower",
-        rule.id,
+def _speaks_beside(other: Rule, r: Rule, e: Example) -> bool:
+    """Whether a rule of a user's own fires on an example of ours: ours cannot be told to expect it."""
+    ours_and_theirs = r.path.startswith("rules/") and not other.path.startswith("rules/")
+    return ours_and_theirs and (_rivals(other, r, e) or (r.generic and other.kind == r.kind and not other.generic))
+
+
+def _rivals(other: Rule, r: Rule, e: Example) -> bool:
+    return (
+        other.id != r.id
+        and other.kind == r.kind == "signature"
+        and r.role != "benign"
+        and not (other.generic or r.generic)
+        and other.id not in e.also
     )
+
+
+def _too_broad(rule: Rule, does: str, ids: list[str], mend: str) -> Problem:
+    """A rule of a user's own that would silence ours, or speak beside them."""
+    different = list(dict.fromkeys(ids))
+    named = ", ".join(different[:3]) + (", …" if len(different) > 3 else "")
+    many = f"{len(ids)} examples" if len(ids) > 1 else "an example"
+    return Problem(rule.path, rule.at, 1, f"{does} {many} of shipped rules ({named})", mend, rule.id)
 
 
 def _judge(
@@ -121,13 +140,7 @@ def _judge(
         return
     for i in sorted(fired):
         other = book.rules[i]
-        if (
-            other.id != r.id
-            and other.kind == "signature"
-            and not (other.generic or r.generic)
-            and other.id not in e.also
-            and r.kind == "signature"
-        ):
+        if _rivals(other, r, e):
             yield _fault(
                 r, e, f"{other.id} fires on this line too", f"narrow one of the two, or say 'also: [{other.id}]'"
             )

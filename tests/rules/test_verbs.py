@@ -67,6 +67,20 @@ def test_check_fails_on_faults(small, tmp_path, capsys):
     assert [(f["lint"], f["rule"]) for f in document["faults"]] == [("wording", "m.a")]
 
 
+def test_a_rule_that_speaks_beside_shipped_ones_is_told_once_and_at_its_own_place(tmp_path, capsys):
+    """Not at every shipped example it fires on, which nobody at a site could mend; nor where a generic one of ours gives way to it."""
+    folder = mine(
+        tmp_path,
+        "{id: m.a, title: T, patterns: ['NCCL WARN', 'CUDA out of memory'], role: root, class: cuda-oom, domain: user, see: s, "
+        "hits: ['NCCL WARN', 'CUDA out of memory'], misses: [x]}",
+    )
+    assert main(["rules", "check", folder]) == 1
+    out = capsys.readouterr().out
+    assert f"{folder}/m.yaml:4:1: m.a: fires on " in out
+    assert " examples of shipped rules (" in out
+    assert "Found 1 problem in 1 file." in out
+
+
 def test_check_fails_on_rules_that_do_not_load(small, tmp_path, capsys):
     folder = mine(tmp_path, "{id: m.a, title: T, pattern: 'a(', role: confirm, hits: [a], misses: [x]}")
     assert main(["rules", "check", folder]) == 1
