@@ -276,17 +276,15 @@ def test_what_cannot_be_followed_is_told_whenever_it_comes(start: Callable[..., 
     w = start("old", "logs", "nosuch.log", cwd=tmp_path)
     assert w.next()
     write(tmp_path / "logs" / "late.bin.out", "\x7fELF" + "\0\1" * 600)
-    time.sleep(2)
+    time.sleep(3)
     code, said = w.end(signal.SIGTERM)
-    assert (code, said.splitlines()) == (
-        0,
-        [
-            f"not followed: {tmp_path}/nosuch.log: not there yet; followed as soon as it is",
-            f"not followed: {tmp_path}/old: only packed files in it (1), which do not grow: 'defib replay' reads them",
-            f"not followed: {tmp_path}/logs/late.bin.out: looks binary, not a log",
-            "1 job watched; now 1 starting; 3 not followed",
-        ],
-    )
+    *left, ended = said.splitlines()
+    assert (code, ended) == (0, "1 job watched; now 1 starting; 3 not followed")
+    assert sorted(left) == [
+        f"not followed: {tmp_path}/logs/late.bin.out: looks binary, not a log",
+        f"not followed: {tmp_path}/nosuch.log: not there yet; followed as soon as it is",
+        f"not followed: {tmp_path}/old: only packed files in it (1), which do not grow: 'defib replay' reads them",
+    ]
 
 
 def test_hostile_names_and_lines_steer_nothing(start: Callable[..., Watch], tmp_path: Path) -> None:
