@@ -61,7 +61,7 @@ def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
                 Problem(printable(str(folder)), 1, 1, "no rule files here", "give a folder that holds .yaml files")
             )
         for p in paths:
-            shown = f"rules/{p.relative_to(folder)}" if folder == built_in() else printable(str(p))
+            shown = f"rules/{p.relative_to(folder)}" if folder == built_in() else _theirs(printable(str(p)))
             try:
                 files.append((shown, _text(p)))
             except (OSError, UnicodeDecodeError) as e:
@@ -71,6 +71,11 @@ def read_folders(folders: list[Path]) -> list[tuple[str, str]]:
     if problems:
         raise RuleError(problems)
     return files
+
+
+def _theirs(path: str) -> str:
+    """A path of a site's own file, told apart from ours, which are named from `rules/` on."""
+    return f"./{path}" if path.startswith("rules/") else path
 
 
 def _why(e: OSError | UnicodeDecodeError) -> str:

@@ -138,7 +138,8 @@ def _shadowed(book: Rulebook, scanner: Scanner, ours: Container[str]) -> Iterato
     for i, r in owners:
         mine = of[i]
         if r.kind != "banner" and all(n in quiet for n in mine):
-            yield _muted(r, [book.rules[k] for k in sorted(set.union(*(fired[n] for n in mine)))], ours)
+            mend = "narrow the benign rule, or retire this one"
+            yield _finding("muted", True, r, "every example is muted by a benign rule: it can never speak", mend)
             continue
         both = set.intersection(*(fired[n] for n in mine)) - {i}
         over = [book.rules[k] for k in sorted(both) if _says_as_much(book.rules[k], r)]
@@ -152,16 +153,6 @@ def _shadowed(book: Rulebook, scanner: Scanner, ours: Container[str]) -> Iterato
             mend = "give an example only this rule hits, narrow one of the two, or retire this one"
             names = ", ".join(o.id for o in over)
             yield _finding("shadowed", False, r, f"{names} hits every example too and says as much", mend)
-
-
-def _muted(r: Rule, met: Sequence[Rule], ours: Container[str]) -> Finding:
-    """A rule that can never speak. met: the rules that hit its examples."""
-    theirs = [o for o in met if o.role == "benign" and o.path not in ours] if r.path in ours else []
-    if theirs:
-        said = f"mutes every example of the shipped {r.id}: that one can never speak"
-        return _finding("muted", True, theirs[0], said, "narrow it to the lines it is meant for")
-    mend = "narrow the benign rule, or retire this one"
-    return _finding("muted", True, r, "every example is muted by a benign rule: it can never speak", mend)
 
 
 def _says_as_much(other: Rule, r: Rule) -> bool:

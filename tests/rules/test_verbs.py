@@ -81,6 +81,17 @@ def test_a_rule_that_speaks_beside_shipped_ones_is_told_once_and_at_its_own_plac
     assert "Found 1 problem in 1 file." in out
 
 
+def test_a_folder_of_a_site_that_is_called_rules_is_the_sites(tmp_path, capsys, monkeypatch):
+    """Its faults are told at its own files, and no shipped one is to be changed."""
+    rule = "{id: m.a, title: T, pattern: 'NVRM: Xid', role: benign, see: s, hits: ['NVRM: Xid'], misses: [x]}"
+    Path(mine(tmp_path, rule)).rename(tmp_path / "rules")
+    monkeypatch.chdir(tmp_path)
+    assert main(["rules", "check", "rules"]) == 1
+    out = capsys.readouterr().out
+    assert "./rules/m.yaml:4:1: m.a: mutes " in out
+    assert "Found 1 problem in 1 file." in out
+
+
 def test_check_fails_on_rules_that_do_not_load(small, tmp_path, capsys):
     folder = mine(tmp_path, "{id: m.a, title: T, pattern: 'a(', role: confirm, hits: [a], misses: [x]}")
     assert main(["rules", "check", folder]) == 1
