@@ -120,14 +120,9 @@ def test_the_node_in_a_name_changes_with_the_run(slurm: Bed) -> None:
     wait_for(lambda: os.path.exists(first), "the log")
     slurm.check("scontrol", "requeuehold", str(i))
     slurm.until(i, "PENDING")
-    slurm.check("scontrol", "update", f"JobId={i}", "ReqNodeList=n02", "StartTime=now")
+    slurm.check("scontrol", "update", f"JobId={i}", "ReqNodeList=n02")
     slurm.check("scontrol", "release", str(i))
-
-    def begun() -> bool:  # asked once while the first run's end is settled, the delay of the requeue may be set anew
-        slurm.run("scontrol", "update", f"JobId={i}", "StartTime=now")
-        return slurm.state(i) == "RUNNING"
-
-    wait_for(begun, "the second run")
+    slurm.begin_again(i)
     second = first.replace(b"n01", b"n02")
     assert path() == [second]
     wait_for(lambda: os.path.exists(second), "the second run's log")

@@ -86,13 +86,7 @@ def test_a_life_with_a_requeue(frail: Bed) -> None:
     frail.check("scontrol", "requeue", str(i))
     wait_for(lambda: frail.state(i) == "PENDING", "the requeue")
     watch.look()
-
-    def begun() -> bool:
-        # While the first run's end is still being settled Slurm sets the delay of the requeue anew: asked once, it may be two minutes.
-        frail.run("scontrol", "update", f"JobId={i}", "StartTime=now")
-        return frail.state(i) == "RUNNING"
-
-    wait_for(begun, "the second run")
+    frail.begin_again(i)
     watch.look()
     wait_for(lambda: b"run 1" in content(log.path), "the second run's line")
     frail.check("scancel", str(i))
