@@ -61,7 +61,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run(argv: list[str] | None) -> int:
-    parser = build_parser()
+    argv = sys.argv[1:] if argv is None else argv
+    parser = build_parser(argv[0] if argv else None)
     try:
         args = parser.parse_args(argv)
     except SystemExit:
@@ -127,8 +128,29 @@ def _command(name: str):  # type: ignore[no-untyped-def]
     return getattr(importlib.import_module(f"defib.adapters.cli.{module}"), function)
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """Every command with its options; builds in milliseconds and imports nothing heavy."""
+class _Unasked:
+    """Takes the place of the parser of a command that was not typed: making forty of them takes longer than reading a short log."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **how: self
+
+
+class _Only:
+    """Subparsers of which one command's alone is made."""
+
+    def __init__(self, commands: Any, wanted: str) -> None:
+        self._commands, self._wanted, self.met = commands, wanted, False
+
+    def add_parser(self, name: str, **how: Any) -> Any:
+        """As argparse has it."""
+        if name != self._wanted:
+            return _Unasked()
+        self.met = True
+        return self._commands.add_parser(name, **how)
+
+
+def build_parser(typed: str | None = None) -> argparse.ArgumentParser:
+    """Every command with its options, or the one command that was typed; imports nothing heavy."""
     parser = Parser(
         prog="defib",
         description="Reads the logs of training jobs and knows what happened to each run.",
@@ -137,13 +159,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"defib {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    if typed is not None:
+        _add(only := _Only(commands, typed))
+        if only.met:
+            return parser
+    _add(commands)
+    return parser
+
+
+def _add(commands) -> None:  # type: ignore[no-untyped-def]
     _replay(commands)
     _scan(commands)
     serving.add(commands)
     _listings(commands)
     asking.add(commands)
     _rules(commands)
-    return parser
 
 
 def _replay(commands) -> None:  # type: ignore[no-untyped-def]
