@@ -218,7 +218,7 @@ def _cells(w: Windows, c: Counter, s: Slow) -> tuple[int, int | None]:
 def _means(w: Windows, first: int | None, last: int | None) -> dict[int, float]:
     """Mean seconds per step of every rank over windows [first, last)."""
     sums: dict[int, tuple[int, int]] = {}
-    for i, cell in w.cells.items():
+    for i, cell in w.each():
         if (first is None or i >= first) and (last is None or i < last):
             for rank, (micros, rows) in cell.by_rank.items():
                 have = sums.get(rank, (0, 0))
@@ -229,10 +229,10 @@ def _means(w: Windows, first: int | None, last: int | None) -> dict[int, float]:
 def stragglers(v: Voice, policy: SlowPolicy) -> list[Episode]:
     """Ranks that print longer steps than the median of their peers, several windows in a row."""
     w, clock = v.counter.windows, v.counter.clock
-    runs: dict[int, int] = {}  # rank -> first window of its run
+    runs: dict[int, tuple[int, int]] = {}  # rank -> first window of its run, and the step it began with
     lasting: dict[int, Episode] = {}
     over: list[Episode] = []
-    for i, cell in sorted(w.cells.items()):
+    for i, cell in w.each():
         means = cell.rank_means()
         if len(means) < FEW_RANKS:
             continue
@@ -245,11 +245,11 @@ def stragglers(v: Voice, policy: SlowPolicy) -> list[Episode]:
             if r in lasting:
                 over.append(replace(lasting.pop(r), ended_us=round(i * w.width_s * 1e6), end_step=cell.first_step))
         for r in sorted(behind):
-            first = runs.setdefault(r, i)
+            first, step = runs.setdefault(r, (i, cell.first_step))
             if i - first + 1 >= STRAGGLE_CELLS and r not in lasting and len(lasting) + len(over) < EPISODES_MAX:
                 lasting[r] = Episode(
                     "slow", "steady", clock, round(first * w.width_s * 1e6), round((i + 1) * w.width_s * 1e6), None,
-                    w.cells[first].first_step, None, StreamNo(v.trace.stream), None, None, None, round(middle, 6), round(means[r], 6),
+                    step, None, StreamNo(v.trace.stream), None, None, None, round(middle, 6), round(means[r], 6),
                     round(1 - middle / means[r], 4), "some", (r,), f"rank {r} takes {means[r]:.3g} s a step, its peers {middle:.3g} s",
                 )  # fmt: skip
     return [*over, *lasting.values()]

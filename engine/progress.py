@@ -29,6 +29,7 @@ from defib.engine.words import PROGRESS
 GENERIC_BELOW = 10  # priority
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 STEP_MAX = 10**12
+STEP_S_MAX = 1e6  # eleven days: no step takes longer, so the number is no step time
 DENSE = 0.5  # share of a sample's records from which testing for a literal costs more than it spares
 SAMPLE_BYTES = 64 * 1024
 FEW_SHARE = 8  # fewer records than one of so many are looked at by themselves
@@ -335,6 +336,7 @@ def typed(fmt: Format, got: Texts | spans.Spans) -> pl.DataFrame:
             .select(pl.coalesce("a", "b"))
             .to_series()
         )
+    step_time = pl.select(pl.when(step_time.abs() <= STEP_S_MAX).then(step_time)).to_series()
     elapsed = clock_seconds(got.words("elapsed")) if "elapsed" in have else nothing(got.height, pl.Float64)
     return out.with_columns(
         step_time_s=step_time.alias("s"), elapsed_s=elapsed.alias("e"),

@@ -6,9 +6,9 @@ was seen. At most ~28,000 bins between a microsecond and eleven days; merging is
 
 from __future__ import annotations
 
-import itertools
 import math
-from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -19,41 +19,38 @@ EDGE = 1e-6  # of a bin: nearer to its edge two ways of taking a logarithm may d
 FEW = 64  # values up to which counting them one by one is faster; a live log brings a handful at a time
 
 
+@dataclass(slots=True)
 class Sketch:
     """Counts per logarithmic bin; `add`, `merge`, `quantile`."""
 
-    __slots__ = ("_bins", "_packed", "count")
+    bins: dict[int, int] = field(default_factory=dict)
+    count: int = 0
 
-    def __init__(self) -> None:
-        self._bins: dict[int, int] = {}
-        self._packed: tuple[array[int], array[int]] | None = None
-        self.count = 0
+    def to_bytes(self) -> bytes:
+        """The bins in little more than a byte each: how far apart they lie, times two, and one more where a count other than 1 follows."""
+        out = bytearray()
+        before = 0
+        for key in sorted(self.bins):
+            apart, n = key - before, self.bins[key]
+            before = key
+            if not out:  # the first may be negative
+                apart = 2 * apart if apart >= 0 else -2 * apart - 1
+            _written(out, 2 * apart + (n != 1))
+            if n != 1:
+                _written(out, n)
+        return bytes(out)
 
-    @property
-    def bins(self) -> dict[int, int]:
-        """Values per bin, to read and to add to."""
-        if self._packed is not None:
-            self._bins, self._packed = dict(zip(*self._unpacked(self._packed), strict=True)), None
-        return self._bins
-
-    def pack(self) -> None:
-        """Hold the bins in two arrays, which need far less memory, until one is asked for: nothing is lost."""
-        if self._bins:
-            keys = sorted(self._bins)
-            counts = [self._bins[k] for k in keys]
-            apart = [keys[0], *(b - a for a, b in itertools.pairwise(keys))]
-            small = max(counts) < 1 << 16 and max(apart[1:], default=0) < 1 << 16 and abs(keys[0]) < 1 << 15
-            self._packed = (
-                array("i", apart) if not small else array("H", [apart[0] + (1 << 15), *apart[1:]]),
-                array("H" if small else "Q", counts),
-            )
-            self._bins = {}
-
-    @staticmethod
-    def _unpacked(packed: tuple[array[int], array[int]]) -> tuple[list[int], list[int]]:
-        apart, counts = packed
-        keys = list(itertools.accumulate(apart))
-        return [k - (1 << 15) for k in keys] if apart.typecode == "H" else keys, counts.tolist()
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> Sketch:
+        """What `to_bytes` wrote."""
+        made, numbers, key = cls(), _read(raw), 0
+        for first, told in enumerate(numbers):
+            apart = told >> 1
+            key += apart if first else (apart >> 1 if not apart & 1 else -(apart + 1 >> 1))
+            n = next(numbers) if told & 1 else 1
+            made.bins[key] = n
+            made.count += n
+        return made
 
     def add(self, values: npt.NDArray[np.float64]) -> None:
         """Add positive finite values; others are ignored."""
@@ -95,9 +92,27 @@ class Sketch:
             return None
         rank = q * (self.count - 1)
         seen = 0
-        keys, counts = self._unpacked(self._packed) if self._packed else zip(*sorted(self._bins.items()), strict=True)
-        for k, n in zip(keys, counts, strict=True):
+        for k, n in sorted(self.bins.items()):
             seen += n
             if seen > rank:
                 return float(f"{math.exp(k * _GAMMA):.6g}")
         raise AssertionError("counts add up")
+
+
+def _written(out: bytearray, number: int) -> None:
+    """Seven bits a byte, the lowest first; the eighth says that more follow."""
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+
+
+def _read(raw: bytes) -> Iterator[int]:
+    number = shift = 0
+    for byte in raw:
+        number |= (byte & 0x7F) << shift
+        if byte & 0x80:
+            shift += 7
+        else:
+            yield number
+            number = shift = 0

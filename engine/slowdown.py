@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from defib.engine.policies import SlowPolicy
+from defib.engine.windows import place, places
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
@@ -108,7 +109,7 @@ class Slowdown:
             return
         self._clock = float(clock[-1])
         amount = work * ahead
-        index = np.floor(clock / self._p.bin_s).astype(np.int64)
+        index = places(clock, self._p.bin_s)
         cuts = ((index[1:] != index[:-1]).nonzero()[0] + 1).tolist()
         rows = list(zip(seconds.tolist(), amount.tolist(), ahead.tolist(), strict=True))
 
@@ -135,7 +136,7 @@ class Slowdown:
         seconds = step_s * ahead
         self._clock += seconds
         mark = Mark(self._clock, step, None if time_us == NONE else time_us, offset, line)
-        index = math.floor(self._clock / self._p.bin_s)
+        index = place(self._clock, self._p.bin_s)
         if self._open is None or index != self._index:
             if self._open is not None:
                 self._bin(self._open)

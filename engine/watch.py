@@ -354,7 +354,7 @@ class JobWatch:
     def _behind(self, speaking: Sequence[Voice]) -> Episode | None:
         """A rank that lags behind its peers now; asked again only when another window has begun."""
         windows = sum(
-            len(v.counter.windows.cells) for v in speaking if len(v.counter.windows.rank_numbers) >= episodes.FEW_RANKS
+            len(v.counter.windows) for v in speaking if len(v.counter.windows.rank_numbers) >= episodes.FEW_RANKS
         )
         if windows != self.windows:
             self.windows = windows

@@ -7,20 +7,22 @@ The clock is event time where progress lines carry stamps, else the step clock (
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from defib.engine.sketch import Sketch
+from defib.engine.cells import Cell, opened, sealed
 
 F64 = npt.NDArray[np.float64]
 I64 = npt.NDArray[np.int64]
 WIDTH_S = 300.0
-CELLS_MAX = 2048
+CELLS_MAX = 1024  # three and a half days; sealed they are 0.3 MB, and a watch may follow thousands of counters
 RANKS_MAX = 512
 RANK_CELLS_MAX = 1 << 17
+FARTHEST = 2.0**53  # absurd numbers in logs add up to clocks that no index can count; they all share a window
+TOKENS_MAX = 2**63 - 1
 
 # One row per window of an attempt's counter. start_s: seconds on `clock` (Unix seconds for event, since the first step for step).
 # steps: steps forward; tokens: where the throughput of the whole run is printed; ranks: those that printed seconds per step of their own, the
@@ -36,40 +38,14 @@ WINDOWS = pa.schema(
 )  # fmt: skip
 
 
-@dataclass(slots=True)
-class Cell:
-    """What happened in one window."""
+def places(at_s: F64, width_s: float) -> I64:
+    """Number of the window of this width that each moment lies in."""
+    return np.clip(np.floor(at_s / width_s), -FARTHEST, FARTHEST).astype(np.int64)
 
-    points: int
-    first_step: int
-    last_step: int
-    gap_s: float
-    forward: int = 0
-    tokens: int | None = None
-    steps: Sketch = field(default_factory=Sketch)
-    by_rank: dict[int, tuple[int, int]] = field(
-        default_factory=dict
-    )  # (sum of microseconds per step, rows): sums of integers do not depend on order
 
-    def merge(self, later: Cell) -> None:
-        if not self.points:
-            self.first_step, self.last_step = later.first_step, later.last_step
-        elif later.points:
-            self.first_step = min(self.first_step, later.first_step)
-            self.last_step = max(self.last_step, later.last_step)
-        self.points += later.points
-        self.gap_s = max(self.gap_s, later.gap_s)
-        self.forward += later.forward
-        if later.tokens is not None:
-            self.tokens = (self.tokens or 0) + later.tokens
-        self.steps.merge(later.steps)
-        for rank, (micros, rows) in later.by_rank.items():
-            have = self.by_rank.get(rank, (0, 0))
-            self.by_rank[rank] = (have[0] + micros, have[1] + rows)
-
-    def rank_means(self) -> dict[int, float]:
-        """Seconds per step of every rank that printed its own."""
-        return {rank: micros / 1e6 / rows for rank, (micros, rows) in sorted(self.by_rank.items())}
+def place(at_s: float, width_s: float) -> int:
+    """The same of one moment."""
+    return math.floor(min(max(at_s / width_s, -FARTHEST), FARTHEST))
 
 
 class Windows:
@@ -77,9 +53,9 @@ class Windows:
 
     def __init__(self) -> None:
         self.width_s = WIDTH_S
-        self.cells: dict[int, Cell] = {}
+        self._cells: dict[int, Cell | bytes] = {}  # windows that are over are sealed: a run may last for weeks
+        self._open: list[int] = []  # those that are not, oldest first
         self._last_s: float | None = None
-        self._newest: tuple[int | None, int | None] = None, None  # the last two windows; those before them are packed
         self.rank_numbers: set[int] = set()
 
     def add(self, at_s: F64, steps: I64, step_s: F64, ahead: I64 | None = None, tokens: F64 | None = None) -> None:
@@ -88,7 +64,7 @@ class Windows:
             return
         before = np.concatenate(([self._last_s if self._last_s is not None else at_s[0]], at_s[:-1]))
         gaps = np.maximum(at_s - before, 0.0)
-        index = np.floor(at_s / self.width_s).astype(np.int64)
+        index = places(at_s, self.width_s)
         cuts = (index[1:] != index[:-1]).nonzero()[0] + 1
         for lo, hi in zip([0, *cuts.tolist()], [*cuts.tolist(), len(index)], strict=True):
             cell = Cell(hi - lo, int(steps[lo:hi].min()), int(steps[lo:hi].max()), float(gaps[lo:hi].max()))
@@ -98,17 +74,14 @@ class Windows:
             if tokens is not None and np.isfinite(tokens[lo:hi]).any():
                 # As whole numbers: a sum of large floats depends on how rows were grouped.
                 cell.tokens = sum(map(int, tokens[lo:hi][np.isfinite(tokens[lo:hi])].tolist()))
-            self._put(int(index[lo]), cell)
+            self._at(int(index[lo])).merge(cell)
         self._last_s = float(at_s[-1])
         self._bound()
 
     def one(self, at_s: float, step: int, step_s: float, ahead: int, tokens: float) -> None:
         """The same as `add` for one point."""
         gap = max(at_s - (self._last_s if self._last_s is not None else at_s), 0.0)
-        index = math.floor(at_s / self.width_s)
-        cell = self.cells.get(index)
-        if cell is None:
-            cell = self._opened(index, Cell(0, step, step, 0.0))
+        cell = self._at(place(at_s, self.width_s))
         if not cell.points:
             cell.first_step = cell.last_step = step
         elif step < cell.first_step:
@@ -129,7 +102,7 @@ class Windows:
         told = ((ranks >= 0) & np.isfinite(step_s)).nonzero()[0]
         if not len(told):
             return
-        index = np.floor(at_s[told] / self.width_s).astype(np.int64)
+        index = places(at_s[told], self.width_s)
         for i, rank, seconds in zip(index.tolist(), ranks[told].tolist(), step_s[told].tolist(), strict=True):
             self._rank(i, rank, seconds)
         self._bound()
@@ -137,7 +110,7 @@ class Windows:
     def rank(self, at_s: float, rank: int, step_s: float) -> None:
         """The same as `ranks` for one row."""
         if rank >= 0 and math.isfinite(step_s):
-            self._rank(math.floor(at_s / self.width_s), rank, step_s)
+            self._rank(place(at_s, self.width_s), rank, step_s)
             self._bound()
 
     def _rank(self, index: int, rank: int, seconds: float) -> None:
@@ -145,44 +118,55 @@ class Windows:
             if len(self.rank_numbers) >= RANKS_MAX:
                 return
             self.rank_numbers.add(rank)
-        cell = self.cells.get(index)
-        if cell is None:
-            cell = self._opened(index, Cell(0, 0, 0, 0.0))
+        cell = self._at(index)
         have = cell.by_rank.get(rank, (0, 0))
         cell.by_rank[rank] = (have[0] + round(seconds * 1e6), have[1] + 1)
 
+    def __len__(self) -> int:
+        """How many windows something happened in."""
+        return len(self._cells)
+
+    def each(self) -> Iterator[tuple[int, Cell]]:
+        """(number, what happened) of every window in time order, to read."""
+        for i in sorted(self._cells):
+            cell = self._cells[i]
+            yield i, opened(cell) if isinstance(cell, bytes) else cell
+
     def _bound(self) -> None:
-        while len(self.cells) > CELLS_MAX or len(self.cells) * len(self.rank_numbers) > RANK_CELLS_MAX:
+        while len(self._cells) > CELLS_MAX or len(self._cells) * len(self.rank_numbers) > RANK_CELLS_MAX:
             self._double()
 
-    def _put(self, index: int, cell: Cell) -> None:
-        have = self.cells.get(index)
-        if have is None:
-            self._opened(index, cell)
-        else:
-            have.merge(cell)
+    def _at(self, index: int) -> Cell:
+        """The window to add to. One that was sealed (a clock went back, a straggler spoke late) is opened until the next one begins."""
+        cell = self._cells.get(index)
+        if isinstance(cell, Cell):
+            return cell
+        made = Cell() if cell is None else opened(cell)
+        self._cells[index] = made
+        if cell is None:
+            self._seal()
+        self._open.append(index)
+        return made
 
-    def _opened(self, index: int, cell: Cell) -> Cell:
-        """Another window: the one before the last is full, bar a straggler's rows, and a run may last for weeks."""
-        self.cells[index] = cell
-        former, last = self._newest
-        if last is None or index > last:
-            if former is not None:
-                self.cells[former].steps.pack()
-            self._newest = last, index
-        return cell
+    def _seal(self) -> None:
+        """All but the last of the open windows are over, as far as anyone knows."""
+        last = max(self._open, default=0)
+        for i in self._open:
+            cell = self._cells[i]
+            if i != last and isinstance(cell, Cell):
+                self._cells[i] = sealed(cell) or cell
+        self._open = [last] if self._open else []
 
     def _double(self) -> None:
-        old, self.cells = self.cells, {}
-        self._newest = None, None
+        old, self._cells, self._open = list(self.each()), {}, []
         self.width_s *= 2
-        for index in sorted(old):
-            self._put(index // 2, old[index])
+        for index, cell in old:
+            self._at(index // 2).merge(cell)
 
     def rows(self, attempt_id: str, stream_id: str, format_id: str, clock: str) -> list[dict[str, object]]:
         """WINDOWS rows in time order."""
         out: list[dict[str, object]] = []
-        for i, c in sorted(self.cells.items()):
+        for i, c in self.each():
             if not c.points:
                 continue
             means = c.rank_means() if len(c.by_rank) > 1 else {}
@@ -191,7 +175,7 @@ class Windows:
                 {
                     "attempt_id": attempt_id, "stream_id": stream_id, "format": format_id, "clock": clock,
                     "start_s": i * self.width_s, "width_s": self.width_s, "points": c.points, "first_step": c.first_step,
-                    "last_step": c.last_step, "steps": c.forward, "tokens": c.tokens,
+                    "last_step": c.last_step, "steps": c.forward, "tokens": None if c.tokens is None else min(c.tokens, TOKENS_MAX),
                     "median_step_s": c.steps.quantile(0.5), "p90_step_s": c.steps.quantile(0.9), "longest_gap_s": c.gap_s,
                     "ranks": len(means) or None, "rank_median_s": float(np.median(list(means.values()))) if means else None,
                     "slowest_rank": slowest, "slowest_rank_s": means[slowest] if slowest is not None else None,

@@ -46,9 +46,8 @@ def test_memory_is_bounded_by_bins_and_merging_adds_counts() -> None:
 
 @given(st.lists(st.floats(1e-6, 1e9), max_size=60), st.lists(st.floats(1e-6, 1e9), max_size=5))
 def test_packing_loses_nothing(values: list[float], later: list[float]) -> None:
-    plain, packed = sketch(*values), sketch(*values)
-    packed.pack()
-    packed.pack()
+    plain = sketch(*values)
+    packed = Sketch.from_bytes(plain.to_bytes())
     for q in (0.0, 0.5, 1.0):
         assert packed.quantile(q) == plain.quantile(q)
     for value in later:
@@ -61,5 +60,4 @@ def test_packing_loses_nothing(values: list[float], later: list[float]) -> None:
 def test_a_bin_of_very_many_values_is_packed_too() -> None:
     s = sketch(1.0, 2.0)
     s.bins[0] = 1 << 40
-    s.pack()
-    assert s.bins == {0: 1 << 40, 693: 1}
+    assert Sketch.from_bytes(s.to_bytes()).bins == {0: 1 << 40, 693: 1}

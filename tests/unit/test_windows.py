@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from defib.engine import windows
-from defib.engine.windows import WINDOWS, Windows
+from defib.engine.cells import Cell
+from defib.engine.windows import WINDOWS, Windows, place, places
 
 
 def add(w: Windows, *points: tuple[float, int, float]) -> Windows:
@@ -56,17 +57,33 @@ def test_no_points_change_nothing() -> None:
     assert w.rows("a", "s", "f", "event") == []
 
 
-def test_windows_long_over_are_packed_and_tell_the_same() -> None:
+def test_windows_long_over_are_sealed_and_tell_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     w, never = Windows(), Windows()
-    never._opened = lambda index, cell: never.cells.setdefault(index, cell)  # type: ignore[method-assign]
     rng = np.random.default_rng(1)
     for k in range(400):
+        late = 60.0 * float(rng.integers(0, k + 1)) if k % 50 == 0 else None
         for each in (w, never):
+            if each is never:
+                monkeypatch.setattr(windows, "sealed", lambda cell: None)
             each.one(60.0 * k, k, float(1 + k % 7 / 7), 1, math.nan)
-        if k % 50 == 0:
-            late = 60.0 * float(rng.integers(0, k + 1))
-            for each in (w, never):
+            each.rank(60.0 * k, k % 3, 1.0)
+            if late is not None:
                 each.one(late, k, 2.0, 0, math.nan)
+                each.rank(late, 1, 3.0)
+            monkeypatch.undo()
     assert w.rows("a", "s", "f", "event") == never.rows("a", "s", "f", "event")
-    full = [c.steps for i, c in sorted(w.cells.items())]
-    assert sum(s._packed is not None for s in full) >= len(full) - 12
+    assert list(w.each()) == list(never.each())
+    assert sum(isinstance(c, Cell) for c in never._cells.values()) == len(never) == len(w)
+    assert sum(isinstance(c, Cell) for c in w._cells.values()) <= 3
+
+
+def test_absurd_numbers_share_the_farthest_window() -> None:
+    w, one_by_one = Windows(), Windows()
+    rows = [(0.0, 1, 1.0), (1e300, 2, 1.0), (1e308, 3, 1.0)]
+    add(w, *rows)
+    for at, step, step_s in rows:
+        one_by_one.one(at, step, step_s, 0, math.nan)
+    assert len(w) == 2
+    assert list(w.each()) == list(one_by_one.each())
+    assert place(math.inf, 300.0) == int(places(np.array([math.inf]), 300.0)[0])
+    assert place(-1e300, 300.0) == int(places(np.array([-1e300]), 300.0)[0])
