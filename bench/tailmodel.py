@@ -120,9 +120,12 @@ class Memory:
                 self._free.append(node.ino)
 
     def copy(self, old: bytes, new: bytes) -> None:
-        data = bytes(self.entries[old].data)
+        data, of = bytes(self.entries[old].data), self.entries[old].epoch
         self.create(new, copy=True)
         self.entries[new].data[:] = data
+        made = self.entries[new].epoch
+        if of is not None and made is not None:  # what holds for those bytes holds for them here
+            made.cut, made.filled = of.cut, of.filled
 
     def _begin(self, node: Node) -> None:
         node.epoch = Epoch(len(self.epochs), node, self.at)

@@ -75,9 +75,7 @@ class Body:
 
     def same(self, seen: Stat) -> bool:
         """As far as numbers tell; inodes are used again at once, so content decides in the end."""
-        if self.ino is None:
-            return True
-        return self.ino == seen.ino and (self.born_ns == seen.born_ns or None in (self.born_ns, seen.born_ns))
+        return self.ino is None or seen.is_of(self.ino, self.born_ns)
 
 
 @dataclass(slots=True)

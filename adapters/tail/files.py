@@ -41,6 +41,10 @@ class Stat:
     regular: bool = True
     folder: bool = False
 
+    def is_of(self, ino: int, born_ns: int | None) -> bool:
+        """Whether it is the file of that number, as far as births are known: numbers are used again at once."""
+        return self.ino == ino and (self.born_ns == born_ns or None in (self.born_ns, born_ns))
+
 
 @dataclass(frozen=True, slots=True)
 class Name:

@@ -147,7 +147,7 @@ class Follower:
         self._look.went_well()
         self._here = seen
         cur = self.current
-        if cur is not None and cur.candidate is not None and cur.candidate.ino != seen.ino:
+        if cur is not None and (was := cur.candidate) is not None and not seen.is_of(was.ino, was.born_ns):
             self._close(cur)
             self._tell(cur, p)
             p.items.append(Gap(cur.state.generation, cur.state.offset, PASSED))
@@ -232,7 +232,7 @@ class Follower:
         """The next generation begins in the file that is open; what is left of the one before is sought elsewhere."""
         self._adopt(cur)
         young = Body(replace(changed.then, generation=self._next()), cur.ino, cur.born_ns, cur.handle)
-        young.quiet_since_us, young.size = now_us, cur.size
+        young.quiet_since_us, young.size = now_us, self._size(cur)
         cur.handle = None
         if cur.candidate is not None:
             young.ino, young.born_ns = cur.candidate.ino, cur.candidate.born_ns
@@ -246,6 +246,13 @@ class Follower:
             else:
                 self._end(cur, p, REWRITTEN.format(cur.state.offset), True)
         self.current = young
+
+    def _size(self, body: Body) -> int:
+        """Of the open file now: what it was before it was rewritten would look like bytes cut off unread at the next look."""
+        try:
+            return self._files.stat(body.handle).size if body.handle is not None else 0
+        except OSError:
+            return 0
 
     def _run(self, body: Body, t: Terms, p: Polled) -> Changed | None:
         """Drive the machine until it rests. A failure leaves it where it was; what it gave before counts."""
