@@ -271,7 +271,7 @@ def log_object(e: LogTold) -> dict[str, Any]:
     return {
         "time": at.isoformat() + "Z" if at else None,
         "job": {"cluster": e.job.cluster, "job_id": e.job.job_id, "array_task": e.job.array_task, "place": e.job.place or None},
-        "attempt": e.attempt + 1, "path": e.path, "what": e.what, "note": e.note or None,
+        "attempt": None if e.attempt is None else e.attempt + 1, "path": e.path, "what": e.what, "note": e.note or None,
     }  # fmt: skip
 
 

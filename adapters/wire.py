@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from defib.engine.core import HealthChanged, LogTold, State
     from defib.engine.rulebook import Rulebook
     from defib.engine.words import AttemptVerdict, JobKey
+
+SAME_WISH_S = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +86,13 @@ class Fan:
 class Interrupt:
     """Ctrl-C that waits for a safe place: raised inside a library call it could come out as that library's own error.
 
-    The first one is noted and acted on between two blocks; a second one strikes at once. Other signals are only noted.
+    The first one is noted and acted on between two blocks; a second one strikes at once, unless it comes so soon that it is the same wish:
+    `timeout` and its like signal a process and then its whole group. Other signals are only noted.
     """
 
     def __init__(self, *numbers: signal.Signals) -> None:
         self.asked: int | None = None  # the signal that came last
+        self._at_s = 0.0
         self._numbers = numbers or (signal.SIGINT,)
         self._before: dict[int, Any] = {}
 
@@ -106,9 +111,10 @@ class Interrupt:
             raise KeyboardInterrupt
 
     def _note(self, number: int, _frame: object) -> None:
-        if self.asked == signal.SIGINT == number:
+        now_s = time.monotonic()
+        if self.asked == signal.SIGINT == number and now_s - self._at_s > SAME_WISH_S:
             raise KeyboardInterrupt
-        self.asked = number
+        self.asked, self._at_s = number, now_s
 
 
 def replay(

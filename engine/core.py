@@ -6,7 +6,7 @@ states the invariants; tests run it after every event.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
@@ -154,10 +154,11 @@ class HealthChanged:
 @dataclass(frozen=True, slots=True)
 class LogTold:
     """Something befell a log of a running job that no line in it tells. what: `unreadable` (nobody can vouch for what it holds), `readable`
-    (again), `replaced` (another file stands at its path, or it was cut), `closed` (an older file of the path, or with oddities); note: more of it."""
+    (again), `replaced` (another file stands at its path, or it was cut), `closed` (with oddities); note: more of it. attempt: None of a file that no
+    longer stands at its path, whose attempt is known when its job is judged."""
 
     job: JobKey
-    attempt: int
+    attempt: int | None
     path: str
     at_us: int
     what: str
@@ -242,10 +243,12 @@ def _looked(state: State, event: StreamLooked) -> list[Effect]:
     state.live.looked(job, event.stream, event.trouble)
     if event.trouble == had:
         return []
-    return _told(state, event.stream, *(("readable", "") if event.trouble is None else ("unreadable", event.trouble)))
+    return list[Effect](
+        _told(state, event.stream, *(("readable", "") if event.trouble is None else ("unreadable", event.trouble)))
+    )
 
 
-def _told(state: State, stream: int, what: str, note: str) -> list[Effect]:
+def _told(state: State, stream: int, what: str, note: str) -> list[LogTold]:
     """Of a log of a running job; nothing where no clock runs, as in a replay."""
     now, s = state.live.now_us, state.streams[stream]
     if now is None:
@@ -277,8 +280,18 @@ def _ended(state: State, event: StreamEnded) -> list[Effect]:
     assert s.end is None, "a stream ends once"
     s.end = event
     s.fold.finish(event.end_offset, event.end_line)
-    oddities = _told(state, event.stream, "closed", "; ".join(event.notes)) if event.notes else []
-    return [read_of(event.stream, s), *oddities]
+    return [read_of(event.stream, s), *(_closed(state, event.stream, "; ".join(event.notes)) if event.notes else [])]
+
+
+def _closed(state: State, stream: int, notes: str) -> list[LogTold]:
+    """Oddities of a log that ended. Of one whose place another took, following its path goes on."""
+    mine = state.streams[stream].id
+    others = (state.streams[n].id for n in state.jobs[state.streams[stream].facts.job])
+    if not any(o.path == mine.path and o.generation > mine.generation for o in others):
+        return _told(state, stream, "closed", notes)
+    return [
+        replace(e, attempt=None) for e in _told(state, stream, "closed", f"the file that stood there before: {notes}")
+    ]
 
 
 def read_of(stream: int, s: OpenStream) -> StreamRead:

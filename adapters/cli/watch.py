@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from defib.engine.words import AttemptVerdict, JobKey
 
 SCHEMA = "defib/watch/1"
+NAME_WIDTH, NAME_WIDTH_MAX = 20, 48
 UNREAD_MAX = 5  # told at once; the others are counted
 LOGS_MAX = 10
 OPEN = ("running-at-end", "unknown")  # verdicts on a log that tells no end
@@ -46,7 +47,7 @@ def watch(args: Any) -> int:
         outcome = wire.watch(options, ears)
     else:
         outcome = serve.watch(args, ears, alarm)
-    print(summary(outcome, told.verdicts if outcome.signal is None else {}), file=sys.stderr)
+    print(summary(outcome, told.verdicts if outcome.signal is None else {}, len(told.lost)), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
 
 
@@ -73,19 +74,21 @@ class Teller:
     told: dict[bytes, str] = field(default_factory=dict)  # paths that are not followed, and what was said of them
     logs: Counter[str] = field(default_factory=Counter)  # what befell logs since the last poll
     verdicts: dict[JobKey, str] = field(default_factory=dict)  # on the last attempt of a job that ended
+    lost: set[str] = field(default_factory=set)  # paths of logs that cannot be read now
+    width: int = NAME_WIDTH  # of the column of jobs; it grows with the names that come
 
     def changed(self, e: HealthChanged, paths: dict[int, str]) -> None:
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "health", **health_object(e, paths)})])
         else:
-            print(line(e))
+            print(line(e, self._wide(e.job)))
         sys.stdout.flush()
 
     def judged(self, a: AttemptVerdict, paths: dict[int, str]) -> None:
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "attempt", "judged": attempt_object(a, paths)})])
         elif self.until_idle and a.verdict not in OPEN:
-            print(verdict_line(a, paths))
+            print(verdict_line(a, paths, self._wide(a.job)))
         if self.until_idle:
             self.verdicts.pop(a.job, None)
             if a.verdict not in OPEN:
@@ -93,10 +96,14 @@ class Teller:
 
     def logged(self, e: LogTold) -> None:
         self.logs[e.what] += 1
+        if e.what == "unreadable":
+            self.lost.add(e.path)
+        elif e.what in ("readable", "replaced"):
+            self.lost.discard(e.path)
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "log", **log_object(e)})])
         elif self.logs.total() <= LOGS_MAX:
-            print(log_line(e))
+            print(log_line(e, self._wide(e.job)))
         sys.stdout.flush()
 
     def polled(self, unread: dict[bytes, str]) -> None:
@@ -109,33 +116,39 @@ class Teller:
         if unheard():
             raise BrokenPipeError
 
+    def _wide(self, job: JobKey) -> int:
+        self.width = max(self.width, min(len(safe(name(job))), NAME_WIDTH_MAX))
+        return self.width
+
     def _unfollowed(self, unread: dict[bytes, str]) -> None:
         """What is not followed, once for each reason."""
         if unread == self.told:
             return
         fresh = {path: why for path, why in unread.items() if self.told.get(path) != why}
-        for path, why in list(fresh.items())[:UNREAD_MAX]:
+        shown = UNREAD_MAX if len(fresh) > UNREAD_MAX + 1 else len(fresh)
+        for path, why in list(fresh.items())[:shown]:
             print(f"not followed: {safe(printable(os.fsdecode(path)))}: {safe(why)}", file=sys.stderr)
-        if len(fresh) > UNREAD_MAX:
-            print(f"not followed: {len(fresh) - UNREAD_MAX} more", file=sys.stderr)
+        if len(fresh) > shown:
+            print(f"not followed: {len(fresh) - shown} more", file=sys.stderr)
         self.told = dict(unread)
 
 
-def line(e: HealthChanged) -> str:
+def line(e: HealthChanged, wide: int) -> str:
     """A change for people; its first column is the local time."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at_us / 1e6))
     was = f"was {e.was}" if e.was else "first seen"
-    return f"{at}  {safe(name(e.job)):<20}  {e.attempt + 1:>3}  {e.health:<8}  {was:<12}  {safe(e.because)}"
+    return f"{at}  {safe(name(e.job)):<{wide}}  {e.attempt + 1:>3}  {e.health:<8}  {was:<12}  {safe(e.because)}"
 
 
-def log_line(e: LogTold) -> str:
+def log_line(e: LogTold, wide: int) -> str:
     """What befell a log, in the columns of a change of health."""
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(e.at_us / 1e6))
     note = f": {e.note}" if e.note else ""
-    return f"{at}  {safe(name(e.job)):<20}  {e.attempt + 1:>3}  {'log':<8}  {e.what:<12}  {safe(e.path + note)}"
+    attempt = "" if e.attempt is None else e.attempt + 1
+    return f"{at}  {safe(name(e.job)):<{wide}}  {attempt:>3}  {'log':<8}  {e.what:<12}  {safe(e.path + note)}"
 
 
-def verdict_line(a: AttemptVerdict, paths: dict[int, str]) -> str:
+def verdict_line(a: AttemptVerdict, paths: dict[int, str], wide: int) -> str:
     """How an attempt ended, in the columns of a change of health; its last column is the cause, else how far it came."""
     from defib.adapters.cli.replay import COLUMNS, row
 
@@ -143,7 +156,7 @@ def verdict_line(a: AttemptVerdict, paths: dict[int, str]) -> str:
     steps = f"steps {told['STEPS']}" if told["STEPS"] else ""
     because = ", ".join(str(x) for x in (told["CAUSE"], told["WHERE"], steps) if x) or "the log does not say why"
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime())
-    return f"{at}  {safe(name(a.job)):<20}  {a.index + 1:>3}  {a.verdict:<8}  {'its verdict':<12}  {safe(because)}"
+    return f"{at}  {safe(name(a.job)):<{wide}}  {a.index + 1:>3}  {a.verdict:<8}  {'its verdict':<12}  {safe(because)}"
 
 
 def name(job: JobKey) -> str:
@@ -152,13 +165,14 @@ def name(job: JobKey) -> str:
     return f"{text}_{job.array_task}" if job.array_task else text
 
 
-def summary(outcome: wire.Watched, ended: Mapping[JobKey, str]) -> str:
-    """How many jobs were watched; how those with a verdict ended, and how the others were last."""
+def summary(outcome: wire.Watched, ended: Mapping[JobKey, str], lost: int) -> str:
+    """How many jobs were watched; how those with a verdict ended, and how the others were last; how many logs cannot be read."""
     jobs = Counter(h for job, h in outcome.healths.items() if job not in ended)
     verdicts = Counter(ended[job] for job in outcome.healths if job in ended)
     now = ", ".join(f"{jobs[h]} {h}" for h in HEALTH if jobs[h])
     ends = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
-    left = f"; {len(outcome.unread)} not followed" if outcome.unread else ""
+    left = f"; {lost} log{'s' if lost != 1 else ''} unreadable" if lost else ""
+    left += f"; {len(outcome.unread)} not followed" if outcome.unread else ""
     n = len(outcome.healths)
     how = "; ".join(x for x in (f"by their logs {ends}" if ends else "", f"now {now}" if now else "") if x)
     return f"{n} job{'s' if n != 1 else ''} watched; {how or 'now none'}{left}"

@@ -23,6 +23,7 @@ from defib.adapters.tail.body import (
     CROWDED,
     LEFT,
     PASSED,
+    REMOVED,
     REPLACED,
     REWRITTEN,
     SHRUNK,
@@ -64,6 +65,7 @@ class Follower:
         self.path = path
         self.refused: str | None = None  # why this is no log at all
         self.trouble: str | None = None
+        self._removed = False  # nothing stood at the path at the last look
         self._files = files
         self._owner = owner
         self._patience = patience or Patience()
@@ -123,8 +125,9 @@ class Follower:
         """Follow no longer. A generation whose end was not read is told as lost."""
         p = Polled()
         for body in self.bodies:
-            whole = body.drained and self.trouble is None and body.state.nul_since_us is None
-            own = note if body is self.current else REPLACED
+            removed = self._removed and body is self.current and body.handle is not None
+            whole = body.drained and (self.trouble is None or removed) and body.state.nul_since_us is None
+            own = REPLACED if body is not self.current else REMOVED if removed else note
             self._end(body, p, own if whole else LEFT.format(body.state.offset), not whole)
         self.current, self.elders = None, []
         return p.items
@@ -139,13 +142,14 @@ class Follower:
         try:
             handle, seen = self._open(self.path)
         except OSError as e:
+            self._removed = e.errno in GONE
             self._look.failed(now_us, self._patience)
             if self.current is None and e.errno not in NO_LOG_YET:
                 self.current = self._body(State(self._next()), None, None, now_us)
             self._troubled(e, p)
             return False
         self._look.went_well()
-        self._here = seen
+        self._here, self._removed = seen, False
         cur = self.current
         if cur is not None and (was := cur.candidate) is not None and not seen.is_of(was.ino, was.born_ns):
             self._close(cur)
@@ -296,16 +300,21 @@ class Follower:
         for item in items:
             if isinstance(item, Bytes) and not body.told and body.state.offset == 0:
                 head = item.data[:SNIFF_BYTES]
-                if is_packed(head) or head.startswith(MAGIC) or (len(head) >= SNIFF_MIN and is_binary(head)):
-                    self.refused = "looks binary, not a log"
-                    self._close(body)
-                    return False
+                if is_packed(head):
+                    return self._refuse(body, "packed, so it does not grow: 'defib replay' reads it")
+                if head.startswith(MAGIC) or (len(head) >= SNIFF_MIN and is_binary(head)):
+                    return self._refuse(body, "looks binary, not a log")
             self._tell(body, p)
             if not isinstance(item, Gap):
                 body.quiet_since_us = now_us
                 p.fresh += item.length if isinstance(item, Hole) else len(item.data)
             p.items.append(item)
         return True
+
+    def _refuse(self, body: Body, why: str) -> bool:
+        self.refused = why
+        self._close(body)
+        return False
 
     # older files
 

@@ -179,6 +179,21 @@ def test_ctrl_c_ends_with_what_was_seen_of_every_attempt(start: Callable[..., Wa
     assert (judged["2"]["verdict"], judged["2"]["class"]) == ("crashed", "cuda-oom")
 
 
+def test_an_interrupt_that_comes_twice_at_once_is_one(start: Callable[..., Watch], tmp_path: Path) -> None:
+    """`timeout -s INT` signals a process and then its group; the summary must come all the same. The column of jobs is as wide as they are."""
+    name = "a-very-long-name-of-a-job/train"
+    log = tmp_path / f"{name}.log"
+    write(log, BANNER + steps(1, 30))
+    w = start(log)
+    w.until(lambda text: f"  {name}    1  healthy " in text)
+    log.unlink()
+    w.until(lambda text: f"  {name}    1  log       unreadable    {log}: " in text)
+    w.process.send_signal(signal.SIGINT)
+    code, said = w.end(signal.SIGINT)
+    assert (code, said) == (130, "1 job watched; now 1 healthy; 1 log unreadable\n")
+    assert w.lines[-1].endswith(f"closed        {log}: the file was removed; all of it was read\n")
+
+
 def test_a_log_is_truncated_under_the_watch(start: Callable[..., Watch], tmp_path: Path) -> None:
     """What is written behind the truncation speaks for another attempt; nothing read before is told again."""
     log = tmp_path / "slurm-5.out"
@@ -189,8 +204,11 @@ def test_a_log_is_truncated_under_the_watch(start: Callable[..., Watch], tmp_pat
     hung = json.loads(w.until(lambda text: json.loads(text).get("health") == "hung"))
     befell = [o for line in w.lines if (o := json.loads(line))["kind"] == "log"]
     told = {o["what"]: o["note"] for o in befell}
-    assert (set(told), {(o["path"], o["attempt"]) for o in befell}) == ({"closed", "replaced"}, {(str(log), 1)})
-    assert "truncated or rewritten after byte" in told["closed"]
+    assert {(o["what"], o["path"], o["attempt"]) for o in befell} == {
+        ("closed", str(log), None),
+        ("replaced", str(log), 1),
+    }
+    assert told["closed"].startswith("the file that stood there before: the file was truncated or rewritten after byte")
     assert (first["attempt"], hung["attempt"], hung["episode"]["onset_step"]) == (1, 2, 24)
     code, said = w.end(signal.SIGTERM)
     assert (code, said) == (0, "1 job watched; now 1 hung\n")

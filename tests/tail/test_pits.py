@@ -59,6 +59,26 @@ def test_p1_a_file_in_doubt_that_is_replaced_under_the_same_number_is_read_once(
     assert play.got == {0: LINES, 1: third + b"more\n"}
 
 
+def test_a_log_that_was_read_whole_and_removed_lost_nothing(play: Play) -> None:
+    play.append(LINES)
+    play.poll()
+    play.world.remove(b"log")
+    play.poll(full=False)
+    play.poll(5)
+    assert play.follower.end() == [body.End(0, body.REMOVED, False)]
+
+
+def test_a_log_that_was_removed_before_it_was_read_whole_is_a_loss(play: Play) -> None:
+    play.append(LINES)
+    play.poll()
+    play.follower.relax()
+    play.append(LINES)
+    play.world.remove(b"log")
+    play.poll(5)
+    (end,) = play.follower.end()
+    assert end == body.End(0, body.LEFT.format(len(LINES)), True)
+
+
 def test_a_log_rewritten_after_it_was_read_was_not_cut_unread(play: Play) -> None:
     play.append(LINES)
     play.poll()
@@ -285,7 +305,9 @@ def test_p14_an_unlinked_file_is_read_to_its_end(play: Play) -> None:
 def test_p15_p16_what_is_no_log_is_refused(head: bytes, play: Play) -> None:
     play.append(head)
     play.poll()
-    assert play.follower.refused == "looks binary, not a log"
+    packed = head.startswith(b"\x1f\x8b")
+    told = "packed, so it does not grow: 'defib replay' reads it" if packed else "looks binary, not a log"
+    assert play.follower.refused == told
     assert play.told == []
     assert play.follower.handles == 0
 
