@@ -15,7 +15,7 @@ import errno
 import random
 from dataclasses import dataclass, field
 
-from defib.adapters.tail.body import REPLACED, Begin, End, Patience, Told, Trouble
+from defib.adapters.tail.body import REMOVED, REPLACED, Begin, End, Patience, Told, Trouble
 from defib.adapters.tail.follower import Follower
 from defib.adapters.tail.reading import CUT, FILLED, Bytes, Gap, Hole
 from tailmodel import FOLDER, Epoch, Memory
@@ -268,7 +268,7 @@ class Case:
                 self.told_gaps.append(self.world.at)
             case End(g, note, lost):
                 assert g not in self.ended
-                if lost or note == REPLACED:
+                if lost or note in (REPLACED, REMOVED):
                     self.told_gaps.append(self.world.at)
                 if not lost:
                     assert any(self.whole(e, g) for e in self.world.epochs), f"generation {g} ended whole but is not"

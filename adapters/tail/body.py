@@ -14,7 +14,7 @@ UNFOUND = "replaced after byte {} and not found again; what was written behind i
 CROWDED = "too many older files of this path are still growing; let go after byte {}"
 SHRUNK = "the file was cut by {} bytes that had not been read"
 PASSED = "another file stood at the path for a while and was not read"
-REMOVED = "the file was removed; all of it was read"
+REMOVED = "the file was removed and all of it was read; one that came and went between two looks would not be seen"
 LEFT = "following ended at byte {}, before the end of the file was read"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -73,7 +74,7 @@ def test_the_deadline_kills_the_whole_group(tool: Tool, script: str, tmp_path: P
     answer = tool(f"echo $$ > {tmp_path}/pid; {script}").run("squeue", deadline_s=0.4)
     assert (answer.rc, answer.timed_out, answer.good) == (None, True, False)
     assert time.monotonic() - began < 5
-    assert answer.said == "no answer within 0 s"
+    assert re.fullmatch(r"no answer within \d+ s", answer.said)  # a busy machine notices a passed deadline late
     pid = int((tmp_path / "pid").read_text())
     end = time.monotonic() + 5
     while any(alive(p) for p in group(pid)) and time.monotonic() < end:

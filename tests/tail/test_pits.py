@@ -34,60 +34,6 @@ def test_p1_an_inode_that_is_used_again_at_once_is_another_file(births: bool) ->
     assert play.ended[0].lost
 
 
-def test_p1_a_file_in_doubt_that_is_replaced_under_the_same_number_is_read_once() -> None:
-    play = Play(Memory(births=True, reuse=True))
-    play.append(LINES)
-    play.poll()
-    play.follower.relax()
-    play.world.remove(b"log")
-    play.append(OTHER)
-
-    def stale(call: str) -> None:
-        if call == "read":
-            raise OSError(errno.ESTALE, "Stale file handle")
-
-    play.world.fault = stale  # whether it holds the same bytes cannot be told yet
-    play.poll()
-    play.world.fault = lambda call: None
-    play.world.remove(b"log")
-    third = OTHER.replace(b"9.75", b"4.25")
-    play.append(third)
-    play.poll(5)
-    assert any(isinstance(t, reading.Gap) and t.note == body.PASSED for t in play.told)
-    play.append(b"more\n")
-    play.poll(5)
-    assert play.got == {0: LINES, 1: third + b"more\n"}
-
-
-def test_a_log_that_was_read_whole_and_removed_lost_nothing(play: Play) -> None:
-    play.append(LINES)
-    play.poll()
-    play.world.remove(b"log")
-    play.poll(full=False)
-    play.poll(5)
-    assert play.follower.end() == [body.End(0, body.REMOVED, False)]
-
-
-def test_a_log_that_was_removed_before_it_was_read_whole_is_a_loss(play: Play) -> None:
-    play.append(LINES)
-    play.poll()
-    play.follower.relax()
-    play.append(LINES)
-    play.world.remove(b"log")
-    play.poll(5)
-    (end,) = play.follower.end()
-    assert end == body.End(0, body.LEFT.format(len(LINES)), True)
-
-
-def test_a_log_rewritten_after_it_was_read_was_not_cut_unread(play: Play) -> None:
-    play.append(LINES)
-    play.poll()
-    play.world.truncate(b"log", 0)
-    play.poll(full=False)
-    play.poll()
-    assert not any(isinstance(t, reading.Gap) for t in play.told)
-
-
 def test_p2_files_that_begin_alike_are_different_streams() -> None:
     world = Memory()
     header = LINES[:4000]
