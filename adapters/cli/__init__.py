@@ -1,7 +1,7 @@
 """The command line: parsing, dispatch, exit codes. Heavy parts are imported by the command that needs them.
 
-Exit codes: 0 done; 1 something was found (rule problems, `--fail-on`); 2 usage, or settings and policies with faults; 3 the world refused
-(input missing or unreadable, store in use, output that takes nothing); 70 a bug of ours; 130 interrupted, whole jobs kept.
+Exit codes: 0 done; 1 something was found (rule problems, `--fail-on`), or nothing (`scan`); 2 usage, or settings and policies with faults; 3 the
+world refused (input missing or unreadable, store in use, output that takes nothing); 70 a bug of ours; 130 interrupted, whole jobs kept.
 """
 
 from __future__ import annotations

@@ -85,7 +85,7 @@ def _told(args: Any, run: Callable[[Tell], wire.Outcome]) -> int:
     outcome = run(tell)
     if args.json:
         write_json({"schema": "defib/attempts/1", "rows": objects})
-    elif not args.jsonl:
+    elif not args.jsonl and (rows or not outcome.unread):
         table(COLUMNS, rows, drop=("STEP TIME", "FRAMEWORK", "CLASS", "STEPS", "WHERE"))
     if not args.quiet:
         summary(outcome, args.db)

@@ -11,6 +11,10 @@ from defib.adapters.show import safe
 from defib.engine.match import Matcher
 
 
+class UntoldError(Exception):
+    """Standard output took no more while logs were read. Not an OSError, which would be taken for the log's own."""
+
+
 def scan(args: Any) -> int:
     """Print hits by file and rule. Exit code 1 if nothing was found (as grep does), 3 if an input could not be read."""
     roster, databases, library = rulefiles.load_scan(args.rules)
@@ -19,12 +23,17 @@ def scan(args: Any) -> int:
     names = roster.rules
 
     def each(file: logfiles.LogFile, line: int, rule: int) -> None:
-        sys.stdout.write(f"{safe(file.shown)}:{line}: {safe(names[rule])}\n")
+        try:
+            sys.stdout.write(f"{safe(file.shown)}:{line}: {safe(names[rule])}\n")
+        except OSError as e:
+            raise UntoldError from e
 
     tell = each if args.each else None
-    found = list(
-        scan_files(files, Matcher(roster, databases, library), unread, tell, lines=args.each or not args.count)
-    )
+    matcher = Matcher(roster, databases, library)
+    try:
+        found = list(scan_files(files, matcher, unread, tell, lines=args.each or not args.count))
+    except UntoldError as e:
+        raise e.__cause__ or e from None
     if args.json:
         _json(found, unread, names, lines=not args.count)
     elif args.count:

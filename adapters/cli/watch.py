@@ -26,6 +26,7 @@ SCHEMA = "defib/watch/1"
 NAME_WIDTH, NAME_WIDTH_MAX = 20, 48
 UNREAD_MAX = 5  # told at once; the others are counted
 LOGS_MAX = 10
+CALM = ("starting", "healthy", "slow", "waiting")  # healths that hide how a log ended
 OPEN = ("running-at-end", "unknown")  # verdicts on a log that tells no end
 
 
@@ -47,7 +48,7 @@ def watch(args: Any) -> int:
         outcome = wire.watch(options, ears)
     else:
         outcome = serve.watch(args, ears, alarm)
-    print(summary(outcome, told.verdicts if outcome.signal is None else {}, len(told.lost)), file=sys.stderr)
+    print(summary(outcome, told.ended(idle=outcome.signal is None), len(told.lost)), file=sys.stderr)
     return 130 if outcome.signal == signal.SIGINT else 0
 
 
@@ -67,17 +68,19 @@ def resumed(healths: Mapping[JobKey, str]) -> None:
 @dataclass(slots=True)
 class Teller:
     """Prints what is told at once, and notices when nobody reads any more. until_idle: the watch ends by itself, so how logs ended belongs to
-    its summary; one that is stopped says how jobs were at that moment."""
+    its summary; one that is stopped says how jobs were at that moment, and how logs ended of which nothing else tells."""
 
     jsonl: bool
     until_idle: bool = False
     told: dict[bytes, str] = field(default_factory=dict)  # paths that are not followed, and what was said of them
     logs: Counter[str] = field(default_factory=Counter)  # what befell logs since the last poll
     verdicts: dict[JobKey, str] = field(default_factory=dict)  # on the last attempt of a job that ended
+    healths: dict[JobKey, str] = field(default_factory=dict)  # as they were told last
     lost: set[str] = field(default_factory=set)  # paths of logs that cannot be read now
     width: int = NAME_WIDTH  # of the column of jobs; it grows with the names that come
 
     def changed(self, e: HealthChanged, paths: dict[int, str]) -> None:
+        self.healths[e.job] = e.health
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "health", **health_object(e, paths)})])
         else:
@@ -87,12 +90,18 @@ class Teller:
     def judged(self, a: AttemptVerdict, paths: dict[int, str]) -> None:
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "attempt", "judged": attempt_object(a, paths)})])
-        elif self.until_idle and a.verdict not in OPEN:
+        elif a.verdict not in OPEN and (self.until_idle or self._calm(a.job)):
             print(verdict_line(a, paths, self._wide(a.job)))
-        if self.until_idle:
-            self.verdicts.pop(a.job, None)
-            if a.verdict not in OPEN:
-                self.verdicts[a.job] = a.verdict
+        self.verdicts.pop(a.job, None)
+        if a.verdict not in OPEN:
+            self.verdicts[a.job] = a.verdict
+
+    def ended(self, *, idle: bool) -> dict[JobKey, str]:
+        """Verdicts for the summary. idle: the watch ended because nothing was written any more."""
+        return {job: v for job, v in self.verdicts.items() if idle or self._calm(job)}
+
+    def _calm(self, job: JobKey) -> bool:
+        return self.healths.get(job, CALM[0]) in CALM
 
     def logged(self, e: LogTold) -> None:
         self.logs[e.what] += 1

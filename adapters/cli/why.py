@@ -36,11 +36,11 @@ def why(args: Any) -> int:
     from defib.adapters.cli.tables import as_json, write_json
 
     files = [w for w in args.what if os.path.exists(w)]
-    if files and len(files) == len(args.what):
-        stories, refused = from_files(files, args)
-    else:
-        refused = False
-        stories = [s for what in args.what for s in from_history(what, args.db)]
+    stories = [s for what in args.what if what not in files for s in from_history(what, args.db)]
+    refused = False
+    if files:
+        told, refused = from_files(files, args)
+        stories = told + stories
     if args.json:
         write_json({"schema": "defib/why/1", "rows": [as_json(s) for s in stories]})
         return 3 if refused else 0
@@ -69,7 +69,12 @@ def from_history(what: str, db: str) -> list[dict[str, Any]]:
     """Stories of the jobs or attempts a name stands for. Raises StoreError if there is none."""
     from defib.engine.words import StoreError
 
-    stories = _stories(db, what)
+    try:
+        stories = _stories(db, what)
+    except StoreError as e:
+        if not {".", os.sep} & set(what):  # not meant as a file
+            raise
+        raise StoreError(f"no file '{safe(printable(what))}'; and as a job: {e}") from e
     if not stories:
         raise StoreError(
             f"no job, attempt or file '{safe(printable(what))}' ('defib jobs --db {safe(db)}' lists what is there)"

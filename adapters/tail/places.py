@@ -21,7 +21,7 @@ DEPTH_MAX = 6
 WILD = re.compile(rb"[*?\[]")
 PACKED = (b".gz", b".zst", b".zstd", b".bz2", b".xz")
 NOT_THERE = "not there yet; followed as soon as it is"
-NO_LOG = "no log in it yet; followed as soon as there is one"
+NO_LOG = "no log in it; followed as soon as there is one"
 ONLY_PACKED = "only packed files in it ({}), which do not grow: 'defib replay' reads them"
 LEFT_OUT = tuple(e.encode() for e in NOT_LOGS)
 

@@ -103,3 +103,21 @@ def test_blocks_and_the_helper_change_nothing_in_a_storm(
         said.add(say("scan", tmp_path / "storm.log").stdout)
     (only,) = said
     assert b"storm.log:2: python.traceback (2000, last at line 8996)" in only, only
+
+
+@pytest.mark.parametrize("to", ["full", "closed"])
+def test_an_output_that_takes_nothing_is_no_fault_of_the_log(tmp_path: Path, to: str) -> None:
+    """`scan --each | head -1` ends quietly; a full disk is told as such."""
+    (tmp_path / "many.out").write_bytes(TRACE * 30_000)
+    command = [Path(sys.executable).with_name("defib"), "scan", "many.out", "--each"]
+    if to == "full":
+        with open("/dev/full", "wb") as out:
+            done = subprocess.run(command, stdout=out, stderr=subprocess.PIPE, cwd=tmp_path, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (3, b"defib: the output cannot be written: No space left on device\n")
+        return
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=tmp_path) as asked:
+        assert asked.stdout is not None
+        assert asked.stderr is not None
+        assert asked.stdout.readline().endswith(b"many.out:1: python.traceback\n")
+        asked.stdout.close()
+        assert (asked.stderr.read(), asked.wait(60)) == (b"", 0)

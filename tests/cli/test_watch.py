@@ -245,11 +245,11 @@ def test_a_folder_a_glob_and_a_file_that_appear_later(start: Callable[..., Watch
         f"not followed: {tmp_path}/{what}"
         for what in (
             "later: not there yet; followed as soon as it is",
-            "odd[1].log: no log in it yet; followed as soon as there is one",
-            "runs*/deep/*.log: no log in it yet; followed as soon as there is one",
+            "odd[1].log: no log in it; followed as soon as there is one",
+            "runs*/deep/*.log: no log in it; followed as soon as there is one",
         )
     }
-    assert f"not followed: {tmp_path}/odd[1].log: no log in it yet; followed as soon as there is one" in missing
+    assert f"not followed: {tmp_path}/odd[1].log: no log in it; followed as soon as there is one" in missing
     assert set(missing) <= told, "the others may have come before the first look"
 
 
@@ -344,14 +344,17 @@ def test_a_time_that_is_none_is_refused(say: Any, tmp_path: Path, text: str) -> 
     assert b"give a time such as 10s" in done.stderr
 
 
-def test_idleness_tells_how_finished_logs_ended_and_a_signal_how_they_were(
-    start: Callable[..., Watch], tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("idle", [True, False])
+def test_the_end_tells_how_logs_ended(start: Callable[..., Watch], tmp_path: Path, idle: bool) -> None:
+    """Also when it is stopped before silence had made the dead run `dead`: "2 healthy" would hide it."""
     write(tmp_path / "logs" / "slurm-8.out", BANNER + steps(1, 30))
     write(tmp_path / "logs" / "slurm-9.out", BANNER + steps(1, 30) + DEATH)
-    w = start(tmp_path / "logs", "--once-idle", "1s")
+    w = start(tmp_path / "logs", *(["--once-idle", "1s"] if idle else []))
+    if not idle:
+        w.until(lambda text: "  9 " in text and "step 30" in text)
+        w.process.send_signal(signal.SIGINT)
     line = w.until(lambda text: "its verdict" in text)
     assert re.search(r"  9 +1  crashed +its verdict +cuda\.out-of-memory", line), line
-    assert w.process.wait(PATIENCE_S) == 0
+    assert w.process.wait(PATIENCE_S) == (0 if idle else 130)
     assert w.process.stderr is not None
     assert w.process.stderr.read().decode().endswith("2 jobs watched; by their logs 1 crashed; now 1 healthy\n")

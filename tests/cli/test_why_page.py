@@ -94,3 +94,18 @@ def test_a_hostile_name_stays_harmless(say: Run, tmp_path: Path) -> None:
         "n1:1:2 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer \x1b[31mn9<1>",
     )
     assert not any("\x1b" in line for lines in p.values() for line in lines)
+
+
+def test_a_file_and_a_job_in_one_question(say: Run, tmp_path: Path) -> None:
+    """What is wrong with one name is said of that name."""
+    (tmp_path / "train.log").write_text("\n".join([*STEPS, ""]))
+    (tmp_path / "job").mkdir()
+    (tmp_path / "job" / "slurm-7.out").write_text("\n".join([*STEPS, ""]))
+    lacking = say("why", "train.log", "gone.log", cwd=tmp_path)
+    assert (lacking.returncode, lacking.stdout) == (3, b"")
+    assert lacking.stderr.startswith(b"defib: no file 'gone.log'; and as a job: defib.duckdb: no history here; ")
+    say("replay", "job", "-q", cwd=tmp_path)
+    both = say("why", "train.log", "7", cwd=tmp_path)
+    assert [line.split(":")[0] for line in both.stdout.decode().splitlines() if ": RUNNING" in line] == ["train", "7"]
+    unknown = say("why", "train.log", "8", cwd=tmp_path)
+    assert b"no job, attempt or file '8'" in unknown.stderr
