@@ -160,9 +160,10 @@ class Case:
             case "hole":
                 self.append(b"log", self.lines(), gap=self.rng.choice((1, 50, 5000, 30000)))
             case "nul-tail":
+                grows = size > 0 and not w.entries[b"log"].data[-1]  # one run of NULs, waited for since it began
                 self.nul_from = size
                 w.truncate(b"log", size + self.rng.choice((1, 40, 9000)))
-                self.nul_end, self.nul_at = len(w.entries[b"log"].data), self.now
+                self.nul_end, self.nul_at = len(w.entries[b"log"].data), self.nul_at if grows else self.now
                 epoch = w.entries[b"log"].epoch
                 self.nul_read = max(
                     size, self.delivered(epoch) if epoch else 0

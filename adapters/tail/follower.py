@@ -113,7 +113,8 @@ class Follower:
         waits = self._drain(now_us, quantum, p, final)
         if self.refused is None and not waits and self.current is not None and self.current.handle is not None:
             if now_us >= self._reads.at_us:
-                self._follow(Terms(now_us, quantum, self._patience.nul_us, final, seen), p)
+                # A file that is gone from its path is looked at as if it had just been opened: nothing else will ask whether it was rewritten.
+                self._follow(Terms(now_us, quantum, self._patience.nul_us, final, seen or self._removed), p)
             if seen and p.end and p.failed is None and self.refused is None:
                 self.trouble = None
                 p.items.append(Trouble(self.current.state.generation, None))
@@ -127,10 +128,19 @@ class Follower:
         for body in self.bodies:
             removed = self._removed and body is self.current and body.handle is not None
             whole = body.drained and (self.trouble is None or removed) and body.state.nul_since_us is None
+            if removed and whole:  # no look by the path will find what was cut off or came late
+                whole = self._reaches(body)
             own = REPLACED if body is not self.current else REMOVED if removed else note
             self._end(body, p, own if whole else LEFT.format(body.state.offset), not whole)
         self.current, self.elders = None, []
         return p.items
+
+    def _reaches(self, body: Body) -> bool:
+        """Whether all that the open file holds, and held at the last look, was read."""
+        try:
+            return body.handle is not None and max(body.size, self._files.stat(body.handle).size) <= body.state.offset
+        except OSError:
+            return False
 
     def _must_look(self) -> bool:
         b = self.current

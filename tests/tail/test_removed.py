@@ -64,3 +64,33 @@ def test_a_log_rewritten_after_it_was_read_was_not_cut_unread(play: Play) -> Non
     play.poll(full=False)
     play.poll()
     assert not any(isinstance(t, reading.Gap) for t in play.told)
+
+
+def test_a_log_rewritten_and_taken_away_between_two_looks_is_seen_through_its_descriptor(play: Play) -> None:
+    play.append(LINES)
+    play.poll()
+    play.world.truncate(b"log", 0)
+    play.append(OTHER)
+    play.world.rename(b"log", b"aside")
+    play.poll(5)
+    assert play.got == {0: LINES, 1: OTHER}
+    assert play.ended[0].lost
+    assert play.follower.end() == [body.End(1, body.REMOVED, False)]
+
+
+def test_a_log_that_lost_bytes_nobody_read_and_was_taken_away_is_a_loss(play: Play) -> None:
+    play.append(LINES)
+    play.poll()
+    play.append(LINES)
+
+    def broken(call: str) -> None:
+        if call == "read":
+            raise OSError(errno.EIO, "Input/output error")
+
+    play.world.fault = broken
+    play.poll()
+    play.world.fault = lambda call: None
+    play.world.truncate(b"log", len(LINES))
+    play.world.rename(b"log", b"aside")
+    play.poll(5)
+    assert play.follower.end() == [body.End(0, body.LEFT.format(len(LINES)), True)]
