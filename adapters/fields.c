@@ -181,10 +181,10 @@ static int match(const struct program *p, const uint8_t *t, int64_t start, int64
     }
 }
 
-static int search_one(const struct program *p, const uint8_t *t, int64_t start, int64_t stop, int64_t *slots) {
+static int search_one(const struct program *p, const uint8_t *t, int64_t start, int64_t stop, int64_t from, int64_t *slots, int64_t *where) {
     int64_t steps = STEPS + STEPS_PER_BYTE * (stop - start);
     if (p->needed_length && !p->prefix_length && !find(t + start, stop - start, p->needed, p->needed_length)) return NONE;
-    for (int64_t at = start; at <= stop; at++) {
+    for (int64_t at = from; at <= stop; at++) {
         if (p->prefix_length) {
             const uint8_t *found = find(t + at, stop - at, p->prefix, p->prefix_length);
             if (!found) return NONE;
@@ -195,6 +195,7 @@ static int search_one(const struct program *p, const uint8_t *t, int64_t start, 
         }
         if (p->anchored && at > start) return NONE;
         for (int k = 0; k < p->slots; k++) slots[k] = -1;
+        *where = at;
         int found = match(p, t, start, stop, at, slots, &steps);
         if (found) return found;
         if (p->run >= 0) { /* from a later place of the same run all the same ways would be tried, and fewer */
@@ -206,11 +207,14 @@ static int search_one(const struct program *p, const uint8_t *t, int64_t start, 
     return NONE;
 }
 
-/* state: FOUND, NONE or LEFT of each record. spans: `slots` places in the text for each record, -1 where a group took no part. */
-void search(const struct program *p, const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint8_t *state, int64_t *spans) {
-    int64_t slots[SLOTS];
+/* state: FOUND, NONE or LEFT of each record. spans: `slots` places in the text for each record, -1 where a group took no part. from: where
+ * matches may begin, or NULL; afterwards, where the match begins. */
+void search(const struct program *p, const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, int64_t *from, uint8_t *state,
+            int64_t *spans) {
+    int64_t slots[SLOTS], where = 0;
     for (int64_t k = 0; k < n; k++) {
-        state[k] = (uint8_t)search_one(p, text, start[k], stop[k], slots);
+        state[k] = (uint8_t)search_one(p, text, start[k], stop[k], from ? from[k] : start[k], slots, &where);
+        if (from) from[k] = where;
         for (int s = 0; s < p->slots; s++) spans[k * p->slots + s] = state[k] == FOUND ? slots[s] : -1;
     }
 }
@@ -229,15 +233,6 @@ void holding(const uint8_t *text, int64_t n, const int64_t *stop, const uint8_t 
 
 /* Whether a literal stands anywhere. */
 int has(const uint8_t *text, int64_t size, const uint8_t *literal, int64_t length) { return find(text, size, literal, length) != NULL; }
-
-/* Whether each record is nothing but ASCII. */
-void ascii(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint8_t *plain) {
-    for (int64_t k = 0; k < n; k++) {
-        uint8_t any = 0;
-        for (int64_t at = start[k]; at < stop[k]; at++) any |= text[at];
-        plain[k] = any < 128;
-    }
-}
 
 static const double TENS[] = {1e0,  1e1,  1e2,  1e3,  1e4,  1e5,  1e6,  1e7,  1e8,  1e9,  1e10, 1e11,
                               1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22};

@@ -1,4 +1,4 @@
-"""The kernel that reads fields in C (`fields.c`): an `engine.fields.Kernel`, or None where the helper is switched off or cannot be had.
+"""The kernel that reads fields in C (`fields.c`, `shapes.c`): an `engine.fields.Kernel`, or None where the helper is switched off or cannot be had.
 
 Always holds: as `native` has it, code is only run from a file and folders that nobody but us and root can write, nothing here fails, and
 everything works without it, with the same rows.
@@ -17,7 +17,8 @@ import numpy.typing as npt
 from defib.adapters.native import helper
 from defib.engine.fields import F64, I64, U8, Program
 
-SOURCE = Path(__file__).with_name("fields.c")
+SOURCES = tuple(Path(__file__).with_name(name) for name in ("fields.c", "shapes.c"))
+PARTS = 8  # of a date, as in shapes.c
 
 
 class _Program(ctypes.Structure):
@@ -34,32 +35,60 @@ class _Program(ctypes.Structure):
 class Fields:
     """The loaded helper. Programs are handed over once."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, fields: Path, shapes: Path) -> None:
         """Raises OSError or AttributeError for what is no such helper."""
-        self._c = ctypes.CDLL(str(path))
-        for name in ("search", "ascii", "holding", "numbers"):
-            getattr(self._c, name).restype = None
+        self._c, self._s = ctypes.CDLL(str(fields)), ctypes.CDLL(str(shapes))
+        for call in (
+            *(getattr(self._c, name) for name in ("search", "holding", "numbers")),
+            self._s.widened,
+            self._s.dates,
+        ):
+            call.restype = None
+        self._s.shapes.restype = ctypes.c_int64
         self._programs: dict[int, tuple[Program, _Program]] = {}
-
-    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
-        """As `Kernel` has it."""
-        if text.isascii():
-            return np.ones(len(start), bool)
-        start, stop, plain = _flat(start), _flat(stop), np.empty(len(start), np.uint8)
-        self._c.ascii(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(plain))
-        return plain.view(bool)
 
     def has(self, text: bytes, literal: bytes) -> bool:
         """As `Kernel` has it."""
         return bool(self._c.has(text, ctypes.c_int64(len(text)), literal, ctypes.c_int64(len(literal))))
 
-    def search(self, program: Program, text: bytes, start: I64, stop: I64) -> tuple[U8, I64]:
+    def search(self, program: Program, text: bytes, start: I64, stop: I64, begin: I64 | None = None) -> tuple[U8, I64]:
         """As `Kernel` has it."""
+        assert begin is None or (begin.flags.c_contiguous and begin.dtype == np.int64)
         start, stop = _flat(start), _flat(stop)
         state, slots = np.empty(len(start), np.uint8), np.empty((len(start), program.slots), np.int64)
         made = ctypes.byref(self._handed(program))
-        self._c.search(made, text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(state), _at(slots))
+        since = _at(begin) if begin is not None else None
+        self._c.search(made, text, ctypes.c_int64(len(start)), _at(start), _at(stop), since, _at(state), _at(slots))
         return state, slots
+
+    def shapes(self, text: bytes, start: I64, stop: I64) -> tuple[I64, I64, bytes, I64, I64, U8]:
+        """As `Kernel` has it."""
+        n, start, stop = len(start), _flat(start), _flat(stop)
+        size = 1 << max(2 * n, 1).bit_length()
+        table = np.empty(size, np.uint64)
+        shape, first, begin, end = (np.empty(n, np.int64) for _ in range(4))
+        digest, kind = np.empty(len(text) + n, np.uint8), np.empty(n, np.uint8)
+        many = self._s.shapes(
+            text, ctypes.c_int64(n), _at(start), _at(stop), _at(table), ctypes.c_int64(size), _at(shape), _at(first), _at(digest),
+            _at(begin), _at(end), _at(kind),
+        )  # fmt: skip
+        begin, end = begin[:many], end[:many]
+        used = int(end[-1]) + 1 if many else 0
+        return shape, first[:many].copy(), digest[:used].tobytes(), begin.copy(), end.copy(), kind[:many].copy()
+
+    def widened(self, text: bytes, start: I64, place: I64) -> I64:
+        """As `Kernel` has it."""
+        start, out = _flat(start), np.array(place, np.int64)
+        self._s.widened(text, ctypes.c_int64(len(out)), _at(start), _at(out))
+        return out
+
+    def dates(self, text: bytes, start: I64, shape: I64, part: I64) -> tuple[I64, U8]:
+        """As `Kernel` has it."""
+        start, shape, part = _flat(start), _flat(shape), _flat(part)
+        assert part.shape[1:] == (PARTS, 2)
+        us, state = np.empty(len(start), np.int64), np.empty(len(start), np.uint8)
+        self._s.dates(text, ctypes.c_int64(len(start)), _at(start), _at(shape), _at(part), _at(us), _at(state))
+        return us, state
 
     def holding(self, text: bytes, stop: I64, literal: bytes) -> npt.NDArray[np.bool_]:
         """As `Kernel` has it."""
@@ -97,10 +126,10 @@ def kernel(cache: Path) -> Fields | None:
     """The helper, compiled if it is not in the cache yet."""
     if os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32":
         return None
-    path = helper(cache, SOURCE)
-    if path is None:
+    paths = [helper(cache, source) for source in SOURCES]
+    if None in paths:
         return None
     try:
-        return Fields(path)
+        return Fields(*(path for path in paths if path is not None))
     except (OSError, AttributeError):
         return None

@@ -245,25 +245,26 @@ class Batch:
         ).tolist()  # records are sorted, so those of a piece stand together
         for lo, hi in zip([0, *cuts], [*cuts, len(which)], strict=True) if len(which) else ():
             i = int(which[lo])
+            piece, mine = self.pieces[i], records[lo:hi]
             first = int(np.searchsorted(self.starts, self.bounds[i]))
-            offset[lo:hi], line[lo:hi] = _place_in(self.pieces[i], self.cleaned[i], records[lo:hi] - first)
+            if piece.giant or len(self.cleaned[i]) != len(piece.payload) or b"\r" in piece.payload:
+                offset[lo:hi], line[lo:hi] = _place_in(piece, mine - first)
+            else:  # as it was written, so this index is its own
+                offset[lo:hi] = piece.offset + (self.starts[mine] - self.bounds[i])
+                line[lo:hi] = piece.line + (mine - first)
         return stream, offset, line
 
     def text(self, record: int) -> bytes:
         return self.buffer[int(self.starts[record]) : int(self.ends[record])]
 
 
-def _place_in(piece: Piece, cleaned: bytes, records: I64) -> tuple[I64, I64]:
-    """Raw offset and line of records numbered within one piece."""
+def _place_in(piece: Piece, records: I64) -> tuple[I64, I64]:
+    """Raw offset and line of records numbered within one piece, whose bytes are not those that were read."""
     if piece.giant:
         return np.full(len(records), piece.offset), np.full(len(records), piece.line)
     raw = np.frombuffer(piece.payload, np.uint8)
     feeds = raw == 10
-    if len(cleaned) == len(piece.payload) and b"\r" not in piece.payload:
-        ends = np.flatnonzero(feeds)
-        line = records
-    else:
-        ends = np.flatnonzero(feeds | (raw == 13))
-        line = np.concatenate((np.zeros(1, np.int64), np.cumsum(feeds[ends[:-1]])))[records]
+    ends = np.flatnonzero(feeds | (raw == 13))
+    line = np.concatenate((np.zeros(1, np.int64), np.cumsum(feeds[ends[:-1]])))[records]
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))
     return piece.offset + starts[records], piece.line + line

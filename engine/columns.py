@@ -6,6 +6,7 @@ import polars as pl
 import pyarrow as pa
 
 SCALES = {"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "B": 1e9, "T": 1e12}
+CLOCK = r"^(?:(?P<d>\d+) days?, )?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)"
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "min": 60.0, "h": 3600.0}
 
 
@@ -43,22 +44,10 @@ def numbers(text: pl.Series) -> pl.Series:
 
 def clock_seconds(text: pl.Series) -> pl.Series:
     """`MM:SS`, `H:MM:SS`, `2 days, 3:04:05` -> seconds; `?` and anything else null."""
-    parts = text.str.extract_groups(r"^(?:(?P<d>\d+) days?, )?(?:(?P<h>\d+):)?(?P<m>\d+):(?P<s>\d+)").struct.unnest()
+    parts = text.str.extract_groups(CLOCK).struct.unnest()
     value = {k: pl.col(k).cast(pl.Float64, strict=False) for k in ("d", "h", "m", "s")}
     return parts.select(
         (value["d"].fill_null(0) * 86400 + value["h"].fill_null(0) * 3600 + value["m"] * 60 + value["s"]).alias(
             "seconds"
         )
     ).to_series()
-
-
-def seconds_per_step(rate: pl.Series, unit: pl.Series) -> pl.Series:
-    """tqdm's rate flips its unit: `X/s` is inverted, `s/X` taken as it is. Zero and unknown rates are null."""
-    frame = pl.DataFrame({"rate": numbers(rate), "unit": unit})
-    per = (
-        pl.when(pl.col("unit").str.ends_with("/s"))
-        .then(1.0 / pl.col("rate"))
-        .when(pl.col("unit").str.starts_with("s/"))
-        .then(pl.col("rate"))
-    )
-    return frame.select(pl.when(pl.col("rate") > 0).then(per).alias("per")).to_series()

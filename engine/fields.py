@@ -25,13 +25,17 @@ U8 = npt.NDArray[np.uint8]
 MATCH, CHAR, SET, SPLIT, JUMP, SAVE, BEGIN, END, WORD_EDGE, NO_WORD_EDGE, GREEDY, LAZY, TEXT = range(
     13
 )  # as in fields.c
-NONE, FOUND, LEFT = range(3)
+NONE, FOUND, LEFT, NO_DATE = range(4)
 CODE_MAX = 2000  # instructions
 SLOTS_MAX = 64
 DIGITS = frozenset(range(48, 58))
 SPACES = frozenset((9, 10, 11, 12, 13, 32))
 WORDS = DIGITS | frozenset(range(65, 91)) | frozenset(range(97, 123)) | {95}
-ALL = frozenset(range(128))
+DRAWN = 128  # stands for a character that is no letter, digit or space, has no case, and is named by no expression
+# As in shapes.c.
+DRAWN_BYTES = re.compile(rb"\xe2(?:\x80[\x90-\xa7]|\x86[\x90-\xbf]|\x87[\x80-\xbf]|[\x94-\x97][\x80-\xbf])")
+ALL = frozenset(range(129))
+ZERO = 48
 CATEGORIES = {
     "CATEGORY_DIGIT": DIGITS, "CATEGORY_NOT_DIGIT": ALL - DIGITS, "CATEGORY_SPACE": SPACES, "CATEGORY_NOT_SPACE": ALL - SPACES,
     "CATEGORY_WORD": WORDS, "CATEGORY_NOT_WORD": ALL - WORDS,
@@ -40,6 +44,7 @@ PLACES = {
     "AT_BEGINNING": BEGIN, "AT_BEGINNING_STRING": BEGIN, "AT_END": END, "AT_END_STRING": END, "AT_BOUNDARY": WORD_EDGE,
     "AT_NON_BOUNDARY": NO_WORD_EDGE,
 }  # fmt: skip
+ZEROS = bytes(ZERO if b in DIGITS else b for b in range(256))
 REQUIRED_MAX = 3  # literals tested before a regex runs
 
 
@@ -61,19 +66,31 @@ class Program:
     some: tuple[bytes, ...] | None  # every match holds one of these; None where none is evident
     fold: bool  # they are in lower case, and may be found in any
     run: int  # of a program that begins with one character and any number of a set: that set; else -1
+    blind: bool  # it finds the same whatever the digits of a record are, if there are digits in the same places
+    wide: bool  # it knows what to make of `DRAWN`
 
 
 class Kernel(Protocol):
     """What runs programs. start, stop: records in the text, without their line feeds."""
 
-    def ascii(self, text: bytes, start: I64, stop: I64) -> npt.NDArray[np.bool_]:
-        """Which records are nothing but ASCII."""
-
     def has(self, text: bytes, literal: bytes) -> bool:
         """Whether it stands anywhere."""
 
-    def search(self, program: Program, text: bytes, start: I64, stop: I64) -> tuple[U8, I64]:
-        """FOUND, NONE or LEFT of each record, and its slots: places in the text, -1 where a group took no part."""
+    def search(self, program: Program, text: bytes, start: I64, stop: I64, begin: I64 | None = None) -> tuple[U8, I64]:
+        """FOUND, NONE or LEFT of each record, and its slots: places in the text, -1 where a group took no part. begin: where matches may begin,
+        and afterwards where they do."""
+
+    def shapes(self, text: bytes, start: I64, stop: I64) -> tuple[I64, I64, bytes, I64, I64, U8]:
+        """The shape of each record, and of each shape: a record that has it; the record with its digits as `0` and its drawn characters as
+        `DRAWN`, all in one text; where that starts and stops in it; 0 for ASCII, 1 with drawn characters, 2 with others beyond ASCII."""
+
+    def dates(self, text: bytes, start: I64, shape: I64, part: I64) -> tuple[I64, U8]:
+        """Microseconds UTC of records (their starts, and the number of their shape) in whose shape a date stands. part: of each shape, where year,
+        month, day, hour, minute, second, fraction and zone start and stop behind the record's start, -1 for none. FOUND; NO_DATE; or LEFT
+        where the digits are not those of a date."""
+
+    def widened(self, text: bytes, start: I64, place: I64) -> I64:
+        """Places in characters of records with drawn ones -> in bytes. start: of each record in the text."""
 
     def holding(self, text: bytes, stop: I64, literal: bytes) -> npt.NDArray[np.bool_]:
         """Which records hold a literal; the first one begins with the text."""
@@ -88,6 +105,9 @@ class _UnknownError(Exception):
 
 @dataclass(slots=True)
 class _Writer:
+    """loose: digits stand for each other, so what is written finds the expression's matches and perhaps others."""
+
+    loose: bool = False
     code: list[list[int]] = field(default_factory=list)
     sets: list[frozenset[int]] = field(default_factory=list)
     texts: bytearray = field(default_factory=bytearray)
@@ -99,6 +119,7 @@ class _Writer:
         return len(self.code) - 1
 
     def charset(self, values: frozenset[int]) -> int:
+        values |= DIGITS if self.loose and values & DIGITS else frozenset()
         if values not in self.sets:
             self.sets.append(values)
         return self.sets.index(values)
@@ -107,7 +128,7 @@ class _Writer:
         run = bytearray()
         for op, value in tree:
             if str(op) == "LITERAL" and value < 128 and not (fold and chr(value).isalpha()):
-                run.append(value)
+                run.append(ZERO if self.loose and value in DIGITS else value)
                 continue
             self._literal(run)
             self._one(str(op), value, fold)
@@ -216,6 +237,15 @@ class _Writer:
             return all(self.anchored(to) for to in self.code[pc][1:3] if to > pc) and min(self.code[pc][1:3]) > pc
         return self.code[pc][0] == BEGIN
 
+    def blind(self) -> bool:
+        """Whether no instruction asks which digit stands somewhere."""
+        for op, a, b, _ in self.code:
+            if (op == CHAR and a in DIGITS) or (op == TEXT and DIGITS.intersection(self.texts[a : a + b])):
+                return False
+            if op in (SET, GREEDY, LAZY) and 0 < len(self.sets[a] & DIGITS) < len(DIGITS):
+                return False
+        return True
+
     def prefix(self) -> bytes:
         """What every match begins with."""
         pc = 0
@@ -255,6 +285,13 @@ def _folded(chars: set[int] | frozenset[int], fold: bool) -> frozenset[int]:
     if not fold:
         return frozenset(chars)
     return frozenset({ord(x) for c in chars if c < 128 for x in (chr(c).lower(), chr(c).upper())})
+
+
+def _names_beyond(tree: Any) -> bool:
+    """Whether a character beyond ASCII is named in it."""
+    if isinstance(tree, tuple) and len(tree) == 2 and str(tree[0]) in ("LITERAL", "NOT_LITERAL", "RANGE"):
+        return bool(np.max(tree[1]) >= 128)
+    return not isinstance(tree, int | str | None) and any(map(_names_beyond, tree))
 
 
 def required(pattern: str) -> tuple[str, ...]:
@@ -330,9 +367,14 @@ def _same_to_both(pattern: str) -> bool:
     return True
 
 
+def unnumbered(literal: bytes) -> bytes:
+    """As it stands in shapes: its digits as `0`, its drawn characters as `DRAWN`."""
+    return DRAWN_BYTES.sub(bytes([DRAWN]), literal).translate(ZEROS)
+
+
 @cache
-def program(pattern: str) -> Program | None:
-    """The expression as a program; None where it uses what is not known here."""
+def program(pattern: str, loose: bool = False) -> Program | None:
+    """The expression as a program; None where it uses what is not known here. loose: digits stand for each other."""
     if not _same_to_both(pattern):
         return None
     try:
@@ -341,7 +383,7 @@ def program(pattern: str) -> Program | None:
         return None
     if tree.state.flags & ~(re.UNICODE | re.IGNORECASE) or 2 * (tree.state.groups - 1) > SLOTS_MAX:
         return None
-    w = _Writer()
+    w = _Writer(loose)
     try:
         w.sequence(tree, bool(tree.state.flags & re.IGNORECASE))
         w.put(MATCH)
@@ -352,17 +394,22 @@ def program(pattern: str) -> Program | None:
     except _UnknownError:
         return None
     first, prefix = w.ahead(0), w.prefix()
+    some, folded = (((prefix,), False)) if len(prefix) > 2 else _some(tree, pattern)
+    needed = next((r.encode() for r in required(pattern) if r.encode() not in prefix), b"")
     return Program(
         np.array(w.code, np.int32),
         b"".join(np.packbits([b in s for b in range(256)], bitorder="little").tobytes() for s in w.sets),
         bytes(w.texts),
         bytes(first is None or b in first for b in range(256)),
         prefix,
-        next((r.encode() for r in required(pattern) if r.encode() not in prefix), b""),
+        unnumbered(needed) if loose else needed,
         2 * (tree.state.groups - 1),
         w.anchored(),
         first is None,
         {name: 2 * group - 2 for name, group in tree.state.groupdict.items()},
-        *((((prefix,), False)) if len(prefix) > 2 else _some(tree, pattern)),
+        tuple(map(unnumbered, some)) if loose and some else some,
+        folded,
         w.code[1][1] if w.code[0][0] == SET and w.code[1][0] == GREEDY and w.code[1][2:] == [0, -1] else -1,
+        w.blind(),
+        not _names_beyond(tree),
     )

@@ -7,34 +7,31 @@ captures from the candidates only. A low-priority format gives way where another
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from defib.engine import spans
 from defib.engine.blocks import I64, Batch
-from defib.engine.columns import SECONDS, clock_seconds, nothing, numbers, seconds_per_step, texts
-from defib.engine.fields import NONE, Kernel, program, required
+from defib.engine.columns import texts
+from defib.engine.fields import NONE, Kernel, program, required, unnumbered
 from defib.engine.rulebook import Format, Rulebook
-from defib.engine.spans import Places
+from defib.engine.shapes import Shapes
 from defib.engine.stamps import stamps
+from defib.engine.units import USED, Bools, Texts, typed
 from defib.engine.who import HEAD_CHARS, Who
 from defib.engine.words import PROGRESS
 
 GENERIC_BELOW = 10  # priority
-VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
-STEP_MAX = 10**12
-STEP_S_MAX = 1e6  # eleven days: no step takes longer, so the number is no step time
 DENSE = 0.5  # share of a sample's records from which testing for a literal costs more than it spares
 SAMPLE_BYTES = 64 * 1024
 FEW_SHARE = 8  # fewer records than one of so many are looked at by themselves
-USED = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate", "rate_unit", "elapsed"))
 NAMED = re.compile(r"\(\?P?<([A-Za-z_]\w*)>")
+PLACE = ("stream", "offset", "line")
 
 
 class ProgressReader:
@@ -55,9 +52,16 @@ class ProgressReader:
         names = {self._anchors[i] for i in fired}
         if not names or not len(batch.ends):
             return PROGRESS.empty_table()
-        lines = Lines(batch, self._kernel)
-        parts: list[pl.DataFrame] = []
+        lines = Lines(batch)
         read = np.zeros(len(batch.ends), bool)  # records a format of its own has read; generic ones need not look
+        parts = []
+        for part in self._by_text(lines, names, read) if self._kernel is None else self._by_shape(lines, names, read):
+            parts.append(part)
+            if not part.generic:
+                read[part.at] = True
+        return _placed(batch, parts)
+
+    def _by_text(self, lines: Lines, names: set[str], read: Bools) -> Iterator[Part]:
         for order, fmt in self._ordered:
             anchors = [a for a in fmt.anchors if a in names]
             literals = self._required[fmt.id]
@@ -70,37 +74,75 @@ class ProgressReader:
                     at = lines.any_of([literal], at)
             if not any(a in literal for a in anchors for literal in literals):
                 at = lines.any_of(anchors, at)
-            for part in self._extract(fmt, order, lines, at) if len(at) else ():
-                parts.append(part)
-                if fmt.priority >= GENERIC_BELOW:
-                    read[part["record"].to_numpy()] = True
-        if not parts:
-            return PROGRESS.empty_table()
-        return _placed(batch, pl.concat(parts).sort("record", "order"))
+            yield from self._of_text(fmt, order, lines, at)
 
-    def _extract(self, fmt: Format, order: int, lines: Lines, at: I64) -> list[pl.DataFrame]:
-        """The records that really are lines of the format, as numbers: by the kernel, and by Polars what that leaves."""
-        plan = self._plan(fmt) if self._kernel is not None else None
-        if plan is None or self._kernel is None:
-            return _some(self._by_text(fmt, order, lines.text(at), at))
-        cells, rows, left = spans.read(self._kernel, plan, lines.places(at), lines.held)
-        parts = []
-        if len(rows):
-            here = at[rows]
-            times = spans.stamps(self._kernel, lines.places(here), lines.held, lambda k: lines.text(here[k]))
-            rank = lambda: self._ranks(lines, here)  # noqa: E731
-            parts.append(_whole(fmt, order, typed(fmt, cells), here, times, rank))
-        if len(left):
-            parts += _some(self._by_text(fmt, order, lines.text(at[left]), at[left]))
-        return parts
+    def _by_shape(self, lines: Lines, names: set[str], read: Bools) -> Iterator[Part]:
+        """The same, searching records of the same shape once, by the kernel; what that leaves, as text."""
+        assert self._kernel is not None
+        shapes = Shapes(self._kernel, lines.buffer, lines.starts, lines.ends)
+        for order, fmt in self._ordered:
+            anchors = [a for a in fmt.anchors if a in names]
+            rows = shapes.holding(self._required[fmt.id], anchors) if anchors else NOBODY
+            if not len(rows):
+                continue
+            plan, but = self._plan(fmt), read if fmt.priority < GENERIC_BELOW else None
+            if plan is not None and plan.blind and all(unnumbered(a.encode()) == a.encode() for a in anchors):
+                yield from self._of_shapes(fmt, order, lines, shapes, plan, rows, but)
+                continue
+            at = shapes.records(rows, but)
+            if not any(a in literal for a in anchors for literal in self._required[fmt.id]):
+                at = lines.any_of(anchors, at)  # the shape holds one, but perhaps with other digits
+            yield from self._of_places(fmt, order, lines, shapes, plan, at)
+
+    def _of_shapes(
+        self, fmt: Format, order: int, lines: Lines, shapes: Shapes, plan: spans.Plan, rows: I64, but: Bools | None
+    ) -> Iterator[Part]:
+        """What a format finds in records of these shapes."""
+        assert self._kernel is not None
+        plain = shapes.plain(rows, plan.wide)
+        cells, good, left = spans.read(self._kernel, plan, shapes.all.of(rows), shapes.held, plain)
+        at = shapes.records(rows[good], but)
+        if len(at):
+            mine = shapes.shaped(rows[good], at)
+            cells.text, cells.turn = lines.buffer, mine.turn
+            yield self._part(fmt, order, cells, lines, at, mine)
+        yield from self._of_text(fmt, order, lines, shapes.records(rows[left], but))
+
+    def _of_places(
+        self, fmt: Format, order: int, lines: Lines, shapes: Shapes, plan: spans.Plan | None, at: I64
+    ) -> Iterator[Part]:
+        """What a format that asks for certain digits finds in these records."""
+        assert self._kernel is not None
+        if plan is not None and len(at):
+            here = lines.places(at)
+            plain = shapes.plain(shapes.of[at], wide=False)
+            cells, good, left = spans.read(self._kernel, plan, here, shapes.held, plain)
+            if len(good):
+                mine = at[good]
+                rows = np.unique(shapes.of[mine])
+                yield self._part(fmt, order, cells, lines, mine, shapes.shaped(rows, mine))
+            at = at[left]
+        yield from self._of_text(fmt, order, lines, at)
 
     def _plan(self, fmt: Format) -> spans.Plan | None:
         if fmt.id not in self._plans:
             self._plans[fmt.id] = spans.plan(fmt, USED, _heads(fmt))
         return self._plans[fmt.id]
 
-    def _by_text(self, fmt: Format, order: int, text: pl.Series, at: I64) -> pl.DataFrame | None:
-        """The same of records as text; None if none is a line of the format."""
+    def _part(self, fmt: Format, order: int, cells: spans.Spans, lines: Lines, at: I64, mine: spans.Shaped) -> Part:
+        assert self._kernel is not None
+        text = lambda rows: lines.text(at[rows])  # noqa: E731
+        times = spans.stamps(self._kernel, lines.places(at), mine, text)
+        columns = typed(fmt, cells)
+        if columns["rank"].null_count:
+            columns["rank"] = pc.coalesce(columns["rank"], self._ranks(lines, at, mine))
+        return Part(fmt, order, at, columns, pa.array(times[0], pa.int64(), mask=~times[1]))
+
+    def _of_text(self, fmt: Format, order: int, lines: Lines, at: I64) -> Iterator[Part]:
+        """What a format finds in these records, by Polars."""
+        if not len(at):
+            return
+        text = lines.text(at)
         got = _groups(fmt, text)
         if _heads(fmt):
             found = got["step"].is_not_null()
@@ -108,33 +150,33 @@ class ProgressReader:
         got = _with_more(fmt, text, got, USED)
         rows = kept(fmt, text, got).arg_true()
         if not len(rows):
-            return None
+            return
         if len(rows) < len(text):
             got, text = got[rows], text.gather(rows)
-        return _whole(
-            fmt,
-            order,
-            typed(fmt, Texts(got)),
-            at[rows.to_numpy()],
-            stamps(text),
-            lambda: self._told(self._who.of(text)),
-        )
+        columns = typed(fmt, Texts(got))
+        if columns["rank"].null_count:
+            columns["rank"] = pc.coalesce(columns["rank"], _arrow(self._told(self._who.of(text))))
+        yield Part(fmt, order, at[rows.to_numpy()], columns, _arrow(stamps(text)))
 
-    def _ranks(self, lines: Lines, at: I64) -> pl.Series:
+    def _ranks(self, lines: Lines, at: I64, mine: spans.Shaped) -> pa.Array:
         """As `_told` of these records. Most have no prefix, and a program sees that at once."""
         assert self._kernel is not None
-        here = lines.places(at)
-        here.stop = np.minimum(here.stop, here.start + HEAD_CHARS)
-        maybe = np.zeros(len(at), bool)
+        here = mine.shapes
+        here = spans.Places(here.text, here.start, np.minimum(here.stop, here.start + HEAD_CHARS))
+        maybe = np.zeros(len(here), bool)
         for pattern in self._who.patterns:
-            one = program(pattern)
+            one = program(pattern, loose=True)
             if one is None:
                 maybe[:] = True
                 break
-            maybe |= spans.look(self._kernel, one, here, lines.held)[0] != NONE
-        rows = np.flatnonzero(maybe)
-        out = nothing(len(at), pl.Int32)
-        return out.scatter(rows, self._told(self._who.of(lines.text(at[rows])))) if len(rows) else out
+            maybe |= spans.look(self._kernel, one, here, mine.held)[0] != NONE
+        rows = np.flatnonzero(maybe[mine.turn.which])
+        if not len(rows):
+            return pa.nulls(len(at), pa.int32())
+        told = self._told(self._who.of(lines.text(at[rows])))
+        out, there = np.zeros(len(at), np.int32), np.zeros(len(at), bool)
+        out[rows], there[rows] = told.fill_null(0).to_numpy(), told.is_not_null().to_numpy()
+        return pa.array(out, pa.int32(), mask=~there)
 
     @staticmethod
     def _told(who: pl.DataFrame) -> pl.Series:
@@ -142,71 +184,54 @@ class ProgressReader:
         return who.select(pl.coalesce("rank", "local_rank")).to_series()
 
 
-def _some(part: pl.DataFrame | None) -> list[pl.DataFrame]:
-    return [] if part is None else [part]
-
-
-def _whole(
-    fmt: Format, order: int, values: pl.DataFrame, at: I64, times: pl.Series, ranks: Callable[[], pl.Series]
-) -> pl.DataFrame:
-    """Rows of one format, all but their places in the streams. ranks: who printed the records, asked where the format does not tell."""
-    out = values.with_columns(
-        record=pl.Series(at, dtype=pl.Int64), order=pl.lit(order, pl.Int32), format=pl.lit(fmt.id), time_us=times.alias("time_us"),
-    )  # fmt: skip
-    if out["rank"].null_count():
-        out = out.with_columns(pl.coalesce(pl.col("rank"), ranks()).alias("rank"))
-    return out
+NOBODY = np.empty(0, np.int64)
 
 
 @dataclass(frozen=True, slots=True)
-class Texts:
-    """Captures as text, by name."""
+class Part:
+    """Rows of one format: their records, ascending, and their columns but for who stands where in which stream."""
 
-    got: pl.DataFrame
+    fmt: Format
+    order: int
+    at: I64
+    columns: dict[str, pa.Array]
+    time_us: pa.Array
 
     @property
-    def names(self) -> set[str]:
-        return set(self.got.columns)
+    def generic(self) -> bool:
+        return self.fmt.priority < GENERIC_BELOW
 
-    @property
-    def height(self) -> int:
-        return self.got.height
+    def table(self) -> pa.Table:
+        """PROGRESS without the places."""
+        whole = {**self.columns, "format": pa.repeat(pa.scalar(self.fmt.id), len(self.at)), "time_us": self.time_us}
+        return pa.table([whole[f.name] for f in PROGRESS if f.name not in PLACE], schema=UNPLACED)
 
-    def number(self, name: str) -> pl.Series:
-        """Float64."""
-        return numbers(self.got[name])
 
-    def words(self, name: str) -> pl.Series:
-        """String."""
-        return self.got[name]
+UNPLACED = pa.schema([f for f in PROGRESS if f.name not in PLACE])
+
+
+def _arrow(column: pl.Series) -> pa.Array:
+    found = column.to_arrow()
+    return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
 
 class Lines:
     """A batch's records, asked for literals and taken as text. What several formats ask for is worked out once."""
 
-    def __init__(self, batch: Batch, kernel: Kernel | None = None) -> None:
-        self._kernel = kernel
-        self._buffer = batch.buffer
-        self._records, self._starts, self._ends = _records(batch), batch.starts, batch.ends
-        self._masks: dict[str, npt.NDArray[np.bool_]] = {}
-        self._held: dict[tuple[bytes, bool], bool] = {}
-        self._lower = b""
-        self._sample = self._buffer[:SAMPLE_BYTES]
+    def __init__(self, batch: Batch) -> None:
+        self.buffer, self.starts, self.ends = batch.buffer, batch.starts, batch.ends
+        self._records = _records(batch)
+        self._masks: dict[str, Bools] = {}
+        self._held: dict[str, bool] = {}
+        self._sample = self.buffer[:SAMPLE_BYTES]
         self._shares: dict[str, float] = {}
         self._taken: tuple[I64, pl.Series] | None = None
 
     def hold(self, literal: str) -> bool:
         """Whether it stands anywhere at all: most formats are not of this log, and one of their literals is nowhere in it."""
-        return self.held(literal.encode())
-
-    def held(self, literal: bytes, fold: bool = False) -> bool:
-        """The same of bytes. fold: in any case; the literal is in lower case."""
-        if (literal, fold) not in self._held:
-            if fold and not self._lower:
-                self._lower = self._buffer.lower()
-            has = self._kernel.has if self._kernel is not None else bytes.__contains__
-            self._held[literal, fold] = has(self._lower if fold else self._buffer, literal)
-        return self._held[literal, fold]
+        if literal not in self._held:
+            self._held[literal] = literal.encode() in self.buffer
+        return self._held[literal]
 
     def share(self, literal: str) -> float:
         """How often it stands in the first records, as a share of their number. It decides about the order of work, never about a result."""
@@ -214,9 +239,9 @@ class Lines:
             self._shares[literal] = self._sample.count(literal.encode()) / max(self._sample.count(b"\n"), 1)
         return self._shares[literal]
 
-    def places(self, at: I64) -> Places:
+    def places(self, at: I64) -> spans.Places:
         """Where these records stand in the buffer."""
-        return Places(self._buffer, self._starts[at], self._ends[at])
+        return spans.Places(self.buffer, self.starts[at], self.ends[at])
 
     def any_of(self, literals: Sequence[str], at: I64) -> I64:
         """Those of the records that hold one of the literals."""
@@ -227,20 +252,18 @@ class Lines:
             return at[np.logical_or.reduce([self._among(part, literal) for literal in literals])]
         return at[np.logical_or.reduce([self._holding(literal)[at] for literal in literals])]
 
-    def _holding(self, literal: str) -> npt.NDArray[np.bool_]:
+    def _holding(self, literal: str) -> Bools:
         """Of all records, those that hold the literal: found in the buffer as a whole, which is several times faster than record by record."""
-        if literal not in self._masks and self._kernel is not None:
-            self._masks[literal] = self._kernel.holding(self._buffer, self._ends, literal.encode())
-        elif literal not in self._masks:
-            mask = np.zeros(len(self._ends), bool)
+        if literal not in self._masks:
+            mask = np.zeros(len(self.ends), bool)
             if self.hold(literal):
-                found = [m.start() for m in re.finditer(re.escape(literal.encode()), self._buffer)]
-                mask[np.searchsorted(self._ends, np.array(found, np.int64))] = True
+                found = [m.start() for m in re.finditer(re.escape(literal.encode()), self.buffer)]
+                mask[np.searchsorted(self.ends, np.array(found, np.int64))] = True
             self._masks[literal] = mask
         return self._masks[literal]
 
     @staticmethod
-    def _among(records: pa.Array, literal: str) -> npt.NDArray[np.bool_]:
+    def _among(records: pa.Array, literal: str) -> Bools:
         return np.asarray(pc.match_substring(records, pattern=literal).to_numpy(zero_copy_only=False))
 
     def text(self, at: I64) -> pl.Series:
@@ -313,39 +336,16 @@ def kept(fmt: Format, text: pl.Series, got: pl.DataFrame) -> pl.Series:
     return keep
 
 
-def typed(fmt: Format, got: Texts | spans.Spans) -> pl.DataFrame:
-    """Captures as numbers in house units (seconds, steps)."""
-    have = got.names
-
-    def number(name: str) -> pl.Series:
-        return got.number(name).alias(name) if name in have else nothing(got.height, pl.Float64).alias(name)
-
-    out = pl.DataFrame([number(c) for c in VALUES])
-    for name in ("step", "total", "rank"):
-        value = number(name)
-        bounded = (
-            pl.DataFrame({"v": value})
-            .select(pl.when(pl.col("v").is_between(0, STEP_MAX)).then(pl.col("v").round()))
-            .to_series()
+def _placed(batch: Batch, parts: list[Part]) -> pa.Table:
+    if not parts:
+        return PROGRESS.empty_table()
+    table, records = parts[0].table(), parts[0].at
+    if len(parts) > 1:
+        records = np.concatenate([p.at for p in parts])
+        order = np.lexsort((np.repeat([p.order for p in parts], [len(p.at) for p in parts]), records))
+        table, records = pa.concat_tables([p.table() for p in parts]).take(pa.array(order)), records[order]
+    for name, column in zip(PLACE, batch.place(records), strict=True):
+        table = table.append_column(
+            PROGRESS.field(name), pa.array(column.astype(PROGRESS.field(name).type.to_pandas_dtype()))
         )
-        out = out.with_columns(bounded.cast(pl.Int32 if name == "rank" else pl.Int64, strict=False).alias(name))
-    step_time = number("step_time") * SECONDS[fmt.step_time_unit]
-    if "rate" in have and "rate_unit" in have:
-        step_time = (
-            pl.DataFrame({"a": step_time, "b": seconds_per_step(got.words("rate"), got.words("rate_unit"))})
-            .select(pl.coalesce("a", "b"))
-            .to_series()
-        )
-    step_time = pl.select(pl.when(step_time.abs() <= STEP_S_MAX).then(step_time)).to_series()
-    elapsed = clock_seconds(got.words("elapsed")) if "elapsed" in have else nothing(got.height, pl.Float64)
-    return out.with_columns(
-        step_time_s=step_time.alias("s"), elapsed_s=elapsed.alias("e"),
-        throughput_unit=pl.when(pl.col("throughput").is_not_null()).then(pl.lit(fmt.throughput_unit, pl.String)),
-    )  # fmt: skip
-
-
-def _placed(batch: Batch, rows: pl.DataFrame) -> pa.Table:
-    records = rows["record"].to_numpy()
-    stream, offset, line = batch.place(records)
-    rows = rows.with_columns(stream=pl.Series(stream, dtype=pl.UInt32), offset=pl.Series(offset), line=pl.Series(line))
-    return rows.select(PROGRESS.names).to_arrow().cast(PROGRESS)
+    return table.select(PROGRESS.names)

@@ -14,14 +14,25 @@ import polars as pl
 import pyarrow as pa
 
 from defib.engine import stamps as forms
-from defib.engine.columns import numbers, texts
-from defib.engine.fields import FOUND, I64, LEFT, Kernel, Program, program
+from defib.engine.columns import CLOCK, clock_seconds, numbers, texts
+from defib.engine.fields import F64, FOUND, I64, LEFT, U8, Kernel, Program, program
 from defib.engine.rulebook import Format
+from defib.engine.units import Bools, Units, unit_of, values
 
-Bools = npt.NDArray[np.bool_]
+DATE = ("y", "mo", "d", "h", "mi", "s", "f", "z")  # in the order of `Kernel.dates`
 Held = Callable[[bytes, bool], bool]  # whether a literal stands anywhere in the text; True: in any case of its letters
 ABSENT = -1
 FEW = 256  # records that are searched sooner than asked about
+
+
+def _ours(pattern: str, loose: bool = False) -> Program:
+    """The program of an expression of our own, all of which are simple enough."""
+    made = program(pattern, loose)
+    assert made is not None, pattern
+    return made
+
+
+CLOCK_PROGRAM = _ours(CLOCK)
 
 
 @dataclass(slots=True)
@@ -50,6 +61,16 @@ class Plan:
     heads: bool
     some: tuple[str, ...]
 
+    @property
+    def blind(self) -> bool:
+        """Whether all of them find the same whatever the digits."""
+        return all(p.blind for p in (self.main, *(p for p, _ in self.more), *self.unless))
+
+    @property
+    def wide(self) -> bool:
+        """Whether all of them know drawn characters."""
+        return all(p.wide for p in (self.main, *(p for p, _ in self.more), *self.unless))
+
 
 def plan(fmt: Format, used: frozenset[str], heads: bool) -> Plan | None:
     """The format's programs; None where one of its patterns uses what programs do not know."""
@@ -66,29 +87,94 @@ def plan(fmt: Format, used: frozenset[str], heads: bool) -> Plan | None:
 
 
 @dataclass(slots=True)
+class Turn:
+    """How places in the shapes of records become places in the records. which: number of each record's shape among those that were read; base:
+    where each record starts in the text; origin: where each shape starts among the shapes; wide: shapes with drawn characters, and where in the
+    text a record of each starts."""
+
+    which: I64
+    base: I64
+    origin: I64
+    wide: Bools
+    sample: I64
+
+    def inner(self, kernel: Kernel, text: bytes, place: I64) -> I64:
+        """Places among the shapes, one a shape -> behind the starts of their records."""
+        inner = np.where(place == ABSENT, ABSENT, place - self.origin)
+        if self.wide.any():
+            inner[self.wide] = kernel.widened(text, self.sample[self.wide], inner[self.wide])
+        return inner
+
+    def __call__(self, kernel: Kernel, text: bytes, place: I64) -> I64:
+        """Places among the shapes, one a shape -> in the text, one a record."""
+        inner = self.inner(kernel, text, place)
+        out = inner[self.which]
+        if (inner == ABSENT).any():
+            return np.where(out == ABSENT, ABSENT, out + self.base)
+        out += self.base
+        return out
+
+
+@dataclass(slots=True)
 class Spans:
-    """Captures of records by name: places in the text, -1 where a group took no part."""
+    """Captures of records by name: places in the text, -1 where a group took no part. turn: the places are those of shapes, which stand in
+    `shown`."""
 
     kernel: Kernel
     text: bytes
-    height: int
+    shown: bytes
+    count: int
     spans: dict[str, tuple[I64, I64]]
+    turn: Turn | None = None
 
     @property
     def names(self) -> set[str]:
         return set(self.spans)
 
-    def number(self, name: str) -> pl.Series:
-        """Float64; what is written in no plain way is read as text."""
-        start, stop = self.spans[name]
+    @property
+    def height(self) -> int:
+        return self.count if self.turn is None else len(self.turn.which)
+
+    def number(self, name: str) -> tuple[F64, Bools]:
+        """As `units.Captures` has it; what is written in no plain way is read as text."""
+        return self._numbers(*self.spans[name])
+
+    def clock(self, name: str) -> tuple[F64, Bools]:
+        """As `units.Captures` has it."""
+        begin, end = self.spans[name]
+        has = np.flatnonzero(begin != ABSENT)
+        state, slots = self.kernel.search(CLOCK_PROGRAM, self.shown, begin[has], end[has])
+        if (state == LEFT).any():
+            return values(clock_seconds(self._words(name)))
+        parts = {}
+        for part, k in CLOCK_PROGRAM.names.items():
+            place = np.full((2, len(begin)), ABSENT)
+            place[:, has] = slots[:, k], slots[:, k + 1]
+            parts[part] = self._numbers(place[0], place[1])
+        (d, _), (h, _), (m, there), (s, _) = (parts[k] for k in "dhms")
+        return d * 86400 + h * 3600 + m * 60 + s, there
+
+    def unit(self, name: str) -> Units:
+        """As `units.Captures` has it."""
+        found = unit_of(cut_out(self.shown, *self.spans[name]))
+        return found if self.turn is None else found[self.turn.which]
+
+    def _numbers(self, begin: I64, end: I64) -> tuple[F64, Bools]:
+        start, stop = self._turned(begin, end)
         value, state = self.kernel.numbers(self.text, start, stop)
         odd = np.flatnonzero(state == LEFT)
-        out = pl.Series(pl.from_arrow(pa.array(value, pa.float64(), mask=state != FOUND)))
-        return out.scatter(odd, numbers(cut_out(self.text, start[odd], stop[odd]))) if len(odd) else out
+        there = state == FOUND
+        if len(odd):
+            value[odd], there[odd] = values(numbers(cut_out(self.text, start[odd], stop[odd])))
+        return value, there
 
-    def words(self, name: str) -> pl.Series:
-        """String."""
-        return cut_out(self.text, *self.spans[name])
+    def _words(self, name: str) -> pl.Series:
+        return cut_out(self.text, *self._turned(*self.spans[name]))
+
+    def _turned(self, begin: I64, end: I64) -> tuple[I64, I64]:
+        if self.turn is None:
+            return begin, end
+        return self.turn(self.kernel, self.text, begin), self.turn(self.kernel, self.text, end)
 
 
 def look(kernel: Kernel, one: Program, at: Places, held: Held) -> tuple[npt.NDArray[np.uint8], I64]:
@@ -98,9 +184,9 @@ def look(kernel: Kernel, one: Program, at: Places, held: Held) -> tuple[npt.NDAr
     return np.zeros(len(at), np.uint8), np.full((len(at), one.slots), ABSENT)
 
 
-def read(kernel: Kernel, how: Plan, at: Places, held: Held) -> tuple[Spans, I64, I64]:
-    """(captures, the records that are lines of the format, the records that are left to another way), as numbers within `at`."""
-    plain = kernel.ascii(at.text, at.start, at.stop)
+def read(kernel: Kernel, how: Plan, at: Places, held: Held, plain: Bools) -> tuple[Spans, I64, I64]:
+    """(captures, the records that are lines of the format, the records that are left to another way), as numbers within `at`. plain: those
+    the programs know every character of."""
     rows = np.flatnonzero(plain)
     left = ~plain
     state, slots = look(kernel, how.main, at.of(rows), held)
@@ -125,7 +211,7 @@ def read(kernel: Kernel, how: Plan, at: Places, held: Held) -> tuple[Spans, I64,
         keep &= state != FOUND
     left[rows[gone]] = True
     good = np.flatnonzero(keep & ~gone)
-    cells = Spans(kernel, at.text, len(good), {n: (a[good], b[good]) for n, (a, b) in spans.items()})
+    cells = Spans(kernel, at.text, at.text, len(good), {n: (a[good], b[good]) for n, (a, b) in spans.items()})
     return cells, rows[good], np.flatnonzero(left)
 
 
@@ -150,68 +236,68 @@ def cut_out(text: bytes, start: I64, stop: I64) -> pl.Series:
     return texts(pieces.take(pa.array(which, mask=start == ABSENT)))
 
 
-def stamps(kernel: Kernel, at: Places, held: Held, text: Callable[[I64], pl.Series]) -> pl.Series:
-    """As `engine.stamps.stamps` of these records (ASCII all of them). text: those that are left, as strings."""
+@dataclass(frozen=True, slots=True)
+class Shaped:
+    """Shapes that were read, and the records that have them."""
+
+    shapes: Places
+    turn: Turn
+    held: Held
+
+
+def stamps(kernel: Kernel, at: Places, mine: Shaped, text: Callable[[I64], pl.Series]) -> tuple[I64, Bools]:
+    """As `engine.stamps.stamps` of these records, whose every character is known to the programs: values, and where there are any. mine: their
+    shapes. text: those that are left, as strings."""
     out, known = np.zeros(len(at), np.int64), np.zeros(len(at), bool)
     left = np.zeros(len(at), bool)
-    for pattern, take in ((forms.MLLOG, _milliseconds), (forms.ISO, _date), (forms.US, _date)):
-        form = program(pattern)
-        assert form is not None, "our own forms are simple"
-        rows = np.flatnonzero(~known & ~left)
+    for pattern in (forms.MLLOG, forms.ISO, forms.US):
+        loose, begin = _ours(pattern, loose=True), mine.shapes.start.copy()
+        state, slots = kernel.search(loose, mine.shapes.text, mine.shapes.start, mine.shapes.stop, begin)
+        here = state[mine.turn.which]
+        left |= here == LEFT
+        rows = np.flatnonzero((here == FOUND) & ~known & ~left)
         if not len(rows):
-            break
-        state, slots = look(kernel, form, at.of(rows), held)
-        left[rows[state == LEFT]] = True
-        hit = rows[state == FOUND]
-        if len(hit):
-            us, valid = take(kernel, at.text, form, slots[state == FOUND])
-            out[hit[valid]], known[hit[valid]] = us[valid], True
-    stamped = pl.Series(pl.from_arrow(pa.array(out, pa.int64(), mask=~known)))
+            continue
+        us, got = (
+            _milliseconds(kernel, at.text, mine, slots, rows)
+            if pattern == forms.MLLOG
+            else _dates(kernel, at.text, mine, loose, slots, rows)
+        )
+        # Its shape has a date, but this record's digits are none: then it may still hold one further on.
+        odd = np.flatnonzero(got == LEFT)
+        if len(odd):
+            since = mine.turn(kernel, at.text, begin)[rows[odd]]
+            us[odd], got[odd] = _sought(kernel, at.of(rows[odd]), _ours(pattern), since)
+        left[rows[got == LEFT]] = True
+        good = got == FOUND
+        out[rows[good]], known[rows[good]] = us[good], True
     rest = np.flatnonzero(left)
-    return stamped.scatter(rest, forms.stamps(text(rest))) if len(rest) else stamped
+    if len(rest):
+        told = forms.stamps(text(rest))
+        out[rest], known[rest] = told.fill_null(0).to_numpy(), told.is_not_null().to_numpy()
+    return out, known
 
 
-def _milliseconds(kernel: Kernel, text: bytes, _form: Program, slots: I64) -> tuple[I64, Bools]:
-    return _whole(kernel, text, slots[:, 0], slots[:, 1]) * 1000, np.ones(len(slots), bool)
+def _milliseconds(kernel: Kernel, text: bytes, mine: Shaped, slots: I64, rows: I64) -> tuple[I64, U8]:
+    value, state = kernel.numbers(text, *(mine.turn(kernel, text, slots[:, k])[rows] for k in (0, 1)))
+    return value.astype(np.int64) * 1000, state
 
 
-def _date(kernel: Kernel, text: bytes, form: Program, slots: I64) -> tuple[I64, Bools]:
-    """Microseconds UTC, and whether month and day are such."""
-
-    def part(name: str) -> I64:
-        k = form.names[name]
-        return _whole(kernel, text, slots[:, k], slots[:, k + 1])
-
-    month, day = part("mo"), part("d")
-    k = form.names["f"]
-    begin, end = slots[:, k], np.minimum(slots[:, k + 1], slots[:, k] + 6)
-    fraction = np.where(begin == ABSENT, 0, _whole(kernel, text, begin, end) * 10 ** np.clip(6 - (end - begin), 0, 6))
-    seconds = part("h") * 3600 + part("mi") * 60 + part("s")
-    if "z" in form.names:
-        seconds -= 60 * _shift(text, slots[:, form.names["z"]], slots[:, form.names["z"] + 1])
-    us = (days(part("y"), month, day) * 86400 + seconds) * 1_000_000 + fraction
-    return us, (month >= 1) & (month <= 12) & (day >= 1) & (day <= 31)
+def _dates(kernel: Kernel, text: bytes, mine: Shaped, form: Program, slots: I64, rows: I64) -> tuple[I64, U8]:
+    part = np.full((len(slots), len(DATE), 2), ABSENT)
+    for n, name in enumerate(DATE):
+        for side in (0, 1) if name in form.names else ():
+            part[:, n, side] = mine.turn.inner(kernel, text, slots[:, form.names[name] + side])
+    return kernel.dates(text, mine.turn.base[rows], mine.turn.which[rows], part)
 
 
-def _whole(kernel: Kernel, text: bytes, start: I64, stop: I64) -> I64:
-    """Digits as numbers; 0 where there are none."""
-    return kernel.numbers(text, start, stop)[0].astype(np.int64)
-
-
-def _shift(text: bytes, start: I64, stop: I64) -> I64:
-    """Minutes east of Greenwich of `+hh:mm`, `-hhmm`; 0 for `Z` and nothing."""
-    raw = np.frombuffer(text, np.uint8)
-    out = np.zeros(len(start), np.int64)
-    told = np.flatnonzero(stop - start > 1)
-    a, b = start[told], stop[told]
-    h1, h2, m1, m2 = (raw[k].astype(np.int64) - ord("0") for k in (a + 1, a + 2, b - 2, b - 1))
-    minutes = (h1 * 10 + h2) * 60 + m1 * 10 + m2
-    out[told] = np.where(raw[a] == ord("-"), -minutes, minutes)
-    return out
-
-
-def days(year: I64, month: I64, day: I64) -> I64:
-    """Days since 1970-01-01, as `engine.stamps` counts them."""
-    y = year - (month <= 2)
-    m = (month + 9) % 12
-    return 365 * y + y // 4 - y // 100 + y // 400 + (153 * m + 2) // 5 + day - 719469
+def _sought(kernel: Kernel, at: Places, form: Program, since: I64) -> tuple[I64, U8]:
+    """The same where nothing is known of the shape but that no match begins before `since`."""
+    state, slots = kernel.search(form, at.text, at.start, at.stop, np.ascontiguousarray(since))
+    us, hit = np.zeros(len(at), np.int64), np.flatnonzero(state == FOUND)
+    if len(hit):
+        turn = Turn(np.arange(len(hit)), at.start[hit], at.start[hit], np.zeros(len(hit), bool), at.start[hit])
+        us[hit], state[hit] = _dates(
+            kernel, at.text, Shaped(at.of(hit), turn, lambda *_: True), form, slots[hit], np.arange(len(hit))
+        )
+    return us, state

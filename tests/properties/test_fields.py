@@ -19,8 +19,10 @@ from defib.engine.blocks import Batch, LineCutter
 from defib.engine.columns import numbers
 from defib.engine.fields import FOUND, LEFT, program
 from defib.engine.observe import Observer
-from defib.engine.progress import USED, _heads
+from defib.engine.progress import _heads
 from defib.engine.rulebook import Rulebook
+from defib.engine.shapes import Shapes
+from defib.engine.units import USED
 
 LOADED = rulefiles.load([])
 BOOK: Rulebook = LOADED.book
@@ -142,9 +144,10 @@ WRITTEN = st.one_of(
 @given(st.lists(WRITTEN.filter(str.isascii), min_size=1, max_size=20))
 def test_numbers_are_read_to_the_last_bit(c: Fields, written: list[str]) -> None:
     at = placed(written)
-    cells = spans.Spans(c, at.text, len(at), {"x": (at.start, at.stop)})
-    mine, told = cells.number("x"), numbers(pl.Series(written, dtype=pl.String))
-    assert list(map(repr, mine.to_list())) == list(map(repr, told.to_list()))
+    cells = spans.Spans(c, at.text, at.text, len(at), {"x": (at.start, at.stop)})
+    (value, there), told = cells.number("x"), numbers(pl.Series(written, dtype=pl.String))
+    mine = [v if known else None for v, known in zip(value.tolist(), there.tolist(), strict=True)]
+    assert list(map(repr, mine)) == list(map(repr, told.to_list()))
 
 
 DATES = st.builds(
@@ -166,12 +169,11 @@ DATES = st.builds(
 def test_stamps_are_the_same(c: Fields, lines: list[str]) -> None:
     at = placed(lines)
     text = pl.Series(lines, dtype=pl.String)
-    assert (
-        spans.stamps(
-            c, at, lambda literal, fold: literal in (at.text.lower() if fold else at.text), lambda k: text.gather(k)
-        ).to_list()
-        == forms.stamps(text).to_list()
-    )
+    shapes, every = Shapes(c, at.text, at.start, at.stop), np.arange(len(at))
+    mine = shapes.shaped(np.arange(len(shapes.all)), every)
+    us, there = spans.stamps(c, at, mine, lambda k: text.gather(k))
+    found = [v if known else None for v, known in zip(us.tolist(), there.tolist(), strict=True)]
+    assert found == forms.stamps(text).to_list()
 
 
 def observed(c: Fields | None, data: bytes) -> list[object]:
@@ -198,11 +200,17 @@ def test_whole_tables_are_the_same(c: Fields, seed: int) -> None:
         "2026-11-30T21:11:54.590+01:00 ",
     ]
     lines = []
-    for _ in range(1500):
+    for _ in range(700):
         line = rng.choice(LINES)
         line = worn(line, rng) if rng.random() < 0.5 else line
-        line = line + rng.choice(("█", "é", "\ud7ff", "K", "│")) if rng.random() < 0.1 else line
-        lines.append(rng.choice(heads) + line + rng.choice(("\n", "\n", "\r", "\x1b[0m\n")))
+        for _ in range(rng.choice((0, 0, 0, 0, 0, 0, 0, 0, 1, 3))):
+            at = rng.randrange(len(line) + 1)
+            line = line[:at] + rng.choice(("█", "é", "\ud7ff", "K", "│", "→", "—", "▏", "\u2028", "①")) + line[at:]
+        line = rng.choice(heads) + line
+        for _ in range(rng.choice((1, 1, 3))):
+            lines.append(line + rng.choice(("\n", "\n", "\r", "\x1b[0m\n")))
+            line = re.sub("[0-9]", lambda m: rng.choice((m[0], "0", "1", "9")), line)
+    rng.shuffle(lines)
     data = "".join(lines).encode() + b"\xff\xfe iteration 5/ 10 | x\n"
     mine, told = observed(c, data), observed(None, data)
     assert len(told) > 100
@@ -222,3 +230,33 @@ def test_work_on_one_record_is_bounded(c: Fields) -> None:
     assert c.search(p, at.text, at.start, at.stop)[0].tolist() == [LEFT]
     data = "\n".join(hostile).encode() + b"\n"
     assert observed(c, data) == observed(None, data)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(st.text("019ab \u2588\u2192\u2014é", max_size=40), min_size=1, max_size=30))
+def test_records_of_one_shape_differ_in_their_digits_only(c: Fields, lines: list[str]) -> None:
+    at = placed(lines)
+    shapes = Shapes(c, at.text, at.start, at.stop)
+    zeros = [re.sub("[0-9]", "0", line) for line in lines]
+    told = [shapes.all.text[a:b] for a, b in zip(shapes.all.start.tolist(), shapes.all.stop.tolist(), strict=True)]
+    for k, line in enumerate(zeros):
+        one = int(shapes.of[k])
+        assert shapes.records(np.array([one])).tolist() == [i for i, other in enumerate(zeros) if other == line]
+        if "é" not in line:
+            assert told[one] == re.sub("[\u2588\u2192\u2014]", "\x80", line).encode("latin-1")
+        assert shapes.plain(np.array([one]), wide=True).tolist() == ["é" not in line]
+        assert shapes.plain(np.array([one]), wide=False).tolist() == [line.isascii()]
+
+
+def test_what_counts_as_drawn_is_nothing_to_any_expression(c: Fields) -> None:
+    """No letter, digit, space or mark, and without case; and nothing else counts as drawn."""
+    every = [chr(n) for n in range(128, 0x30000) if not 0xD800 <= n < 0xE000 and n not in (0x85,)]
+    at = placed(every)
+    shapes = Shapes(c, at.text, at.start, at.stop)
+    drawn = [line for line, good in zip(every, shapes.plain(shapes.of, wide=True).tolist(), strict=True) if good]
+    assert len(drawn) > 300
+    text = pl.Series(drawn)
+    assert not text.str.contains(r"\w|\s|\d|(?i:[a-z])").any()
+    assert text.str.contains(r"^.$").all()
+    assert text.str.contains(r"^\W\b").any() is False
+    assert [x for x in drawn if x.lower() != x or x.upper() != x] == []

@@ -8,7 +8,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from defib.engine.columns import clock_seconds, numbers, seconds_per_step, texts
+from defib.engine.columns import clock_seconds, numbers, texts
+from defib.engine.units import seconds_per_step, unit_of, values
 
 
 def test_bytes_that_are_not_utf8_become_replacement_characters_and_one_line_end_goes() -> None:
@@ -57,5 +58,5 @@ def test_clock_like_durations(text: str | None, wanted: float | None) -> None:
     ],
 )  # fmt: skip
 def test_rates_flip_with_their_unit(rate: str, unit: str | None, wanted: float | None) -> None:
-    got = seconds_per_step(pl.Series([rate]), pl.Series([unit], dtype=pl.String))
-    assert got.to_list() == [wanted]
+    value, there = seconds_per_step(*values(numbers(pl.Series([rate]))), unit_of(pl.Series([unit], dtype=pl.String)))
+    assert (value.item() if there.item() else None) == wanted
