@@ -278,3 +278,17 @@ void numbers(const uint8_t *text, int64_t n, const int64_t *start, const int64_t
         state[k] = start[k] < 0 ? NONE : number(text, start[k], stop[k], value + k) ? FOUND : LEFT;
     }
 }
+
+/* The same of records of known shapes: `many` pieces of each. part: of each shape, where its pieces start and stop behind the start of a record, -1
+ * where there is none. value, state: a row of n for each piece. */
+void cells(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *shape, const int64_t *part, int64_t many, double *value,
+           uint8_t *state) {
+    for (int64_t k = 0; k < n; k++) {
+        const int64_t *p = part + 2 * many * shape[k];
+        for (int64_t x = 0; x < many; x++, p += 2) {
+            double *to = value + x * n + k;
+            *to = 0;
+            state[x * n + k] = p[0] < 0 ? NONE : number(text + start[k], p[0], p[1], to) ? FOUND : LEFT;
+        }
+    }
+}

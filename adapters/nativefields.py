@@ -32,24 +32,31 @@ class _Program(ctypes.Structure):
     ]  # fmt: skip
 
 
+P, N = ctypes.c_void_p, ctypes.c_int64
+FIELDS = {
+    "search": (None, (P, P, N, P, P, P, P, P)), "has": (ctypes.c_int, (P, N, P, N)), "holding": (None, (P, N, P, P, N, P)),
+    "numbers": (None, (P, N, P, P, P, P)), "cells": (None, (P, N, P, P, P, N, P, P)),
+}  # fmt: skip
+SHAPES = {
+    "shapes": (N, (P, N, P, P, P, N, P, P, P, P, P, P)), "widened": (None, (P, N, P, P)), "dates": (None, (P, N, P, P, P, P, P)),
+}  # fmt: skip
+
+
 class Fields:
     """The loaded helper. Programs are handed over once."""
 
     def __init__(self, fields: Path, shapes: Path) -> None:
         """Raises OSError or AttributeError for what is no such helper."""
         self._c, self._s = ctypes.CDLL(str(fields)), ctypes.CDLL(str(shapes))
-        for call in (
-            *(getattr(self._c, name) for name in ("search", "holding", "numbers")),
-            self._s.widened,
-            self._s.dates,
-        ):
-            call.restype = None
-        self._s.shapes.restype = ctypes.c_int64
+        for library, calls in ((self._c, FIELDS), (self._s, SHAPES)):
+            for name, (result, types) in calls.items():
+                call = getattr(library, name)
+                call.restype, call.argtypes = result, types
         self._programs: dict[int, tuple[Program, _Program]] = {}
 
     def has(self, text: bytes, literal: bytes) -> bool:
         """As `Kernel` has it."""
-        return bool(self._c.has(text, ctypes.c_int64(len(text)), literal, ctypes.c_int64(len(literal))))
+        return bool(self._c.has(text, len(text), literal, len(literal)))
 
     def search(self, program: Program, text: bytes, start: I64, stop: I64, begin: I64 | None = None) -> tuple[U8, I64]:
         """As `Kernel` has it."""
@@ -58,7 +65,7 @@ class Fields:
         state, slots = np.empty(len(start), np.uint8), np.empty((len(start), program.slots), np.int64)
         made = ctypes.byref(self._handed(program))
         since = _at(begin) if begin is not None else None
-        self._c.search(made, text, ctypes.c_int64(len(start)), _at(start), _at(stop), since, _at(state), _at(slots))
+        self._c.search(made, text, len(start), _at(start), _at(stop), since, _at(state), _at(slots))
         return state, slots
 
     def shapes(self, text: bytes, start: I64, stop: I64) -> tuple[I64, I64, bytes, I64, I64, U8]:
@@ -69,7 +76,7 @@ class Fields:
         shape, first, begin, end = (np.empty(n, np.int64) for _ in range(4))
         digest, kind = np.empty(len(text) + n, np.uint8), np.empty(n, np.uint8)
         many = self._s.shapes(
-            text, ctypes.c_int64(n), _at(start), _at(stop), _at(table), ctypes.c_int64(size), _at(shape), _at(first), _at(digest),
+            text, n, _at(start), _at(stop), _at(table), size, _at(shape), _at(first), _at(digest),
             _at(begin), _at(end), _at(kind),
         )  # fmt: skip
         begin, end = begin[:many], end[:many]
@@ -79,7 +86,7 @@ class Fields:
     def widened(self, text: bytes, start: I64, place: I64) -> I64:
         """As `Kernel` has it."""
         start, out = _flat(start), np.array(place, np.int64)
-        self._s.widened(text, ctypes.c_int64(len(out)), _at(start), _at(out))
+        self._s.widened(text, len(out), _at(start), _at(out))
         return out
 
     def dates(self, text: bytes, start: I64, shape: I64, part: I64) -> tuple[I64, U8]:
@@ -87,20 +94,28 @@ class Fields:
         start, shape, part = _flat(start), _flat(shape), _flat(part)
         assert part.shape[1:] == (PARTS, 2)
         us, state = np.empty(len(start), np.int64), np.empty(len(start), np.uint8)
-        self._s.dates(text, ctypes.c_int64(len(start)), _at(start), _at(shape), _at(part), _at(us), _at(state))
+        self._s.dates(text, len(start), _at(start), _at(shape), _at(part), _at(us), _at(state))
         return us, state
 
     def holding(self, text: bytes, stop: I64, literal: bytes) -> npt.NDArray[np.bool_]:
         """As `Kernel` has it."""
         stop, holds = _flat(stop), np.empty(len(stop), np.uint8)
-        self._c.holding(text, ctypes.c_int64(len(stop)), _at(stop), literal, ctypes.c_int64(len(literal)), _at(holds))
+        self._c.holding(text, len(stop), _at(stop), literal, len(literal), _at(holds))
         return holds.view(bool)
 
     def numbers(self, text: bytes, start: I64, stop: I64) -> tuple[F64, U8]:
         """As `Kernel` has it."""
         start, stop = _flat(start), _flat(stop)
         value, state = np.empty(len(start), np.float64), np.empty(len(start), np.uint8)
-        self._c.numbers(text, ctypes.c_int64(len(start)), _at(start), _at(stop), _at(value), _at(state))
+        self._c.numbers(text, len(start), _at(start), _at(stop), _at(value), _at(state))
+        return value, state
+
+    def cells(self, text: bytes, start: I64, shape: I64, part: I64) -> tuple[F64, U8]:
+        """As `Kernel` has it."""
+        start, shape, part = _flat(start), _flat(shape), _flat(part)
+        rows = part.shape[1], len(start)
+        value, state = np.empty(rows, np.float64), np.empty(rows, np.uint8)
+        self._c.cells(text, len(start), _at(start), _at(shape), _at(part), rows[0], _at(value), _at(state))
         return value, state
 
     def _handed(self, p: Program) -> _Program:
@@ -118,8 +133,8 @@ def _flat(a: I64) -> I64:
     return np.ascontiguousarray(a, np.int64)
 
 
-def _at(a: npt.NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(a.ctypes.data)
+def _at(a: npt.NDArray[np.generic]) -> int:
+    return int(a.__array_interface__["data"][0])  # `a.ctypes` makes an object first
 
 
 def kernel(cache: Path) -> Fields | None:

@@ -98,6 +98,9 @@ class Kernel(Protocol):
     def numbers(self, text: bytes, start: I64, stop: I64) -> tuple[F64, U8]:
         """Pieces as numbers: FOUND, NONE where start is -1, LEFT where it is written in a way that is not plain."""
 
+    def cells(self, text: bytes, start: I64, shape: I64, part: I64) -> tuple[F64, U8]:
+        """The same of pieces of records of known shapes, a row for each piece: part as `dates` has it, of any number of pieces."""
+
 
 class _UnknownError(Exception):
     """The expression uses what is not known here."""

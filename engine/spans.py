@@ -6,7 +6,7 @@ In: a kernel, records, a format. Out: the same columns that Polars takes from th
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from defib.engine import stamps as forms
 from defib.engine.columns import CLOCK, clock_seconds, numbers, texts
 from defib.engine.fields import F64, FOUND, I64, LEFT, U8, Kernel, Program, program
 from defib.engine.rulebook import Format
-from defib.engine.units import Bools, Units, unit_of, values
+from defib.engine.units import NUMBERS, Bools, Units, unit_of, values
 
 DATE = ("y", "mo", "d", "h", "mi", "s", "f", "z")  # in the order of `Kernel.dates`
 Held = Callable[[bytes, bool], bool]  # whether a literal stands anywhere in the text; True: in any case of its letters
@@ -126,6 +126,7 @@ class Spans:
     count: int
     spans: dict[str, tuple[I64, I64]]
     turn: Turn | None = None
+    _known: dict[str, tuple[F64, Bools]] = field(default_factory=dict)
 
     @property
     def names(self) -> set[str]:
@@ -137,7 +138,10 @@ class Spans:
 
     def number(self, name: str) -> tuple[F64, Bools]:
         """As `units.Captures` has it; what is written in no plain way is read as text."""
-        return self._numbers(*self.spans[name])
+        if name not in self._known:
+            names = [n for n in self.spans if n in NUMBERS]
+            self._known = dict(zip(names, self._numbers([self.spans[n] for n in names]), strict=True))
+        return self._known[name]
 
     def clock(self, name: str) -> tuple[F64, Bools]:
         """As `units.Captures` has it."""
@@ -146,12 +150,12 @@ class Spans:
         state, slots = self.kernel.search(CLOCK_PROGRAM, self.shown, begin[has], end[has])
         if (state == LEFT).any():
             return values(clock_seconds(self._words(name)))
-        parts = {}
-        for part, k in CLOCK_PROGRAM.names.items():
+        pairs = []
+        for k in map(CLOCK_PROGRAM.names.__getitem__, "dhms"):
             place = np.full((2, len(begin)), ABSENT)
             place[:, has] = slots[:, k], slots[:, k + 1]
-            parts[part] = self._numbers(place[0], place[1])
-        (d, _), (h, _), (m, there), (s, _) = (parts[k] for k in "dhms")
+            pairs.append((place[0], place[1]))
+        (d, _), (h, _), (m, there), (s, _) = self._numbers(pairs)
         return d * 86400 + h * 3600 + m * 60 + s, there
 
     def unit(self, name: str) -> Units:
@@ -159,14 +163,24 @@ class Spans:
         found = unit_of(cut_out(self.shown, *self.spans[name]))
         return found if self.turn is None else found[self.turn.which]
 
-    def _numbers(self, begin: I64, end: I64) -> tuple[F64, Bools]:
-        start, stop = self._turned(begin, end)
-        value, state = self.kernel.numbers(self.text, start, stop)
-        odd = np.flatnonzero(state == LEFT)
-        there = state == FOUND
-        if len(odd):
-            value[odd], there[odd] = values(numbers(cut_out(self.text, start[odd], stop[odd])))
-        return value, there
+    def _numbers(self, pairs: list[tuple[I64, I64]]) -> list[tuple[F64, Bools]]:
+        """Values of pieces, and where there are any; what is written in no plain way is read as text."""
+        if self.turn is None:
+            told = [self.kernel.numbers(self.text, begin, end) for begin, end in pairs]
+        else:
+            part = np.empty((len(self.turn.origin), len(pairs), 2), np.int64)
+            for n, pair in enumerate(pairs):
+                for side in (0, 1):
+                    part[:, n, side] = self.turn.inner(self.kernel, self.text, pair[side])
+            told = list(zip(*self.kernel.cells(self.text, self.turn.base, self.turn.which, part), strict=True))
+        out = []
+        for (value, state), pair in zip(told, pairs, strict=True):
+            odd, there = np.flatnonzero(state == LEFT), state == FOUND
+            if len(odd):
+                start, stop = self._turned(*pair)
+                value[odd], there[odd] = values(numbers(cut_out(self.text, start[odd], stop[odd])))
+            out.append((value, there))
+        return out
 
     def _words(self, name: str) -> pl.Series:
         return cut_out(self.text, *self._turned(*self.spans[name]))

@@ -23,7 +23,8 @@ Units = npt.NDArray[np.int8]
 
 VALUES = ("throughput", "tflops", "loss", "grad_norm", "epoch", "samples", "tokens")
 WHOLE = (("step", pa.int64()), ("total", pa.int64()), ("rank", pa.int32()))
-USED = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate", "rate_unit", "elapsed"))
+NUMBERS = frozenset((*VALUES, "step", "total", "rank", "step_time", "rate"))
+USED = NUMBERS | {"rate_unit", "elapsed"}
 STEP_MAX = 10**12
 RANK_MAX = 2**31 - 1
 STEP_S_MAX = 1e6  # eleven days: no step takes longer, so the number is no step time
