@@ -38,7 +38,7 @@ FIELDS = {
     "numbers": (None, (P, N, P, P, P, P)), "cells": (None, (P, N, P, P, P, N, P, P)),
 }  # fmt: skip
 SHAPES = {
-    "shapes": (N, (P, N, P, P, P, N, P, P, P, P, P, P)), "widened": (None, (P, N, P, P)), "dates": (None, (P, N, P, P, P, P, P)),
+    "shapes": (N, (P, N, P, P, P, N, P, P, P, P, P, P, P)), "widened": (None, (P, N, P, P)), "dates": (None, (P, N, P, P, P, P, P)),
 }  # fmt: skip
 
 
@@ -73,15 +73,15 @@ class Fields:
         n, start, stop = len(start), _flat(start), _flat(stop)
         size = 1 << max(2 * n, 1).bit_length()
         table = np.empty(size, np.uint64)
-        shape, first, begin, end = (np.empty(n, np.int64) for _ in range(4))
+        shape, sample, length, begin, end = (np.empty(n, np.int64) for _ in range(5))
         digest, kind = np.empty(len(text) + n, np.uint8), np.empty(n, np.uint8)
         many = self._s.shapes(
-            text, n, _at(start), _at(stop), _at(table), size, _at(shape), _at(first), _at(digest),
+            text, n, _at(start), _at(stop), _at(table), size, _at(shape), _at(sample), _at(length), _at(digest),
             _at(begin), _at(end), _at(kind),
         )  # fmt: skip
         begin, end = begin[:many], end[:many]
         used = int(end[-1]) + 1 if many else 0
-        return shape, first[:many].copy(), digest[:used].tobytes(), begin.copy(), end.copy(), kind[:many].copy()
+        return shape, sample[:many].copy(), digest[:used].tobytes(), begin.copy(), end.copy(), kind[:many].copy()
 
     def widened(self, text: bytes, start: I64, place: I64) -> I64:
         """As `Kernel` has it."""

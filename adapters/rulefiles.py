@@ -25,6 +25,7 @@ from defib.engine.plan import FORMAT, Databases, Roster, from_json
 if TYPE_CHECKING:
     from defib.engine.fields import Kernel
     from defib.engine.rulebook import Rulebook
+    from defib.engine.shorter import Sorter
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
 
@@ -135,6 +136,13 @@ def kernel() -> Kernel | None:
     from defib.adapters import nativefields
 
     return nativefields.kernel(_cache_dir())
+
+
+def sorter() -> Sorter | None:
+    """What sorts records by shape in C, where it can be had."""
+    from defib.adapters import nativeshapes
+
+    return nativeshapes.sorter(_cache_dir())
 
 
 def _made_for(

@@ -9,6 +9,9 @@
 #include <emmintrin.h>
 #endif
 
+/* What runs for every record: the compiler would call it, which costs a third more. */
+#define INLINE __attribute__((always_inline)) static inline
+
 enum { NONE, FOUND, LEFT, NO_DATE };
 
 struct sixteen {
@@ -16,7 +19,7 @@ struct sixteen {
 };
 
 /* At most sixteen bytes with every digit as '0', and NULs behind them. */
-static struct sixteen blind(const uint8_t *t, int64_t n) {
+INLINE struct sixteen blind(const uint8_t *t, int64_t n) {
     uint8_t some[16] = {0};
     struct sixteen out;
     if (n < 16) {
@@ -36,10 +39,16 @@ static struct sixteen blind(const uint8_t *t, int64_t n) {
     return out;
 }
 
-static uint64_t hashed(const uint8_t *t, int64_t n) {
+/* The k-th sixteen of a text, or its last ones: those overlap where the text is long enough, which costs less than cutting. */
+INLINE struct sixteen piece(const uint8_t *t, int64_t k, int64_t n) {
+    if (k + 16 <= n) return blind(t + k, 16);
+    return n < 16 ? blind(t, n) : blind(t + n - 16, 16);
+}
+
+INLINE uint64_t hashed(const uint8_t *t, int64_t n) {
     uint64_t a = (uint64_t)n, b = 0x9e3779b97f4a7c15u;
     for (int64_t k = 0; k < n; k += 16) {
-        struct sixteen x = blind(t + k, n - k);
+        struct sixteen x = piece(t, k, n);
         a = (a ^ x.low) * 0xff51afd7ed558ccdu;
         b = (b ^ x.high) * 0xc4ceb9fe1a85ec53u;
     }
@@ -48,9 +57,9 @@ static uint64_t hashed(const uint8_t *t, int64_t n) {
     return a ^ a >> 32;
 }
 
-static int alike(const uint8_t *t, const uint8_t *u, int64_t n) {
+INLINE int alike(const uint8_t *t, const uint8_t *u, int64_t n) {
     for (int64_t k = 0; k < n; k += 16) {
-        struct sixteen x = blind(t + k, n - k), y = blind(u + k, n - k);
+        struct sixteen x = piece(t, k, n), y = piece(u, k, n);
         if (x.low != y.low || x.high != y.high) return 0;
     }
     return 1;
@@ -89,41 +98,119 @@ static int64_t written(const uint8_t *t, int64_t n, uint8_t *out, uint8_t *kind)
     return m;
 }
 
+/* What is known of shapes: a hash table of `size` places, a power of two, and of each shape where a record of it stands in the text. A shape that is
+ * crowded out of the table is taken for a new one when it comes again, which costs time only. */
+struct known {
+    const uint8_t *text;
+    uint64_t *table;
+    int64_t size, many, *start, *length;
+};
+
 enum { PROBES = 8 };
 
-/* The shape of each record. table: `size` places, a power of two, for finding shapes again; one that is crowded out is written twice, which costs
- * time only. digest: each shape once, with a line feed behind it, at most text and a byte for each record long. first: a record that has it.
- * Returns the number of shapes. */
-int64_t shapes(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint64_t *table, int64_t size, int64_t *shape,
-               int64_t *first, uint8_t *digest, int64_t *begin, int64_t *end, uint8_t *kind) {
-    int64_t many = 0, used = 0;
-    memset(table, 0, (size_t)size * sizeof *table);
-    for (int64_t k = 0; k < n; k++) {
-        const uint8_t *t = text + start[k];
-        int64_t length = stop[k] - start[k], free = -1, found = -1;
-        uint64_t h = hashed(t, length), tag = h & 0xffffffff00000000u;
-        for (int probe = 0; probe < PROBES && found < 0; probe++) {
-            int64_t place = (int64_t)((h + (uint64_t)probe) & (uint64_t)(size - 1));
-            if (!table[place]) {
-                free = place;
-                break;
-            }
-            int64_t one = (int64_t)(table[place] & 0xffffffffu) - 1;
-            if ((table[place] & 0xffffffff00000000u) != tag || stop[first[one]] - start[first[one]] != length) continue;
-            if (alike(t, text + start[first[one]], length)) found = one;
+static void forget(struct known *s) {
+    s->many = 0;
+    memset(s->table, 0, (size_t)s->size * sizeof *s->table);
+}
+
+/* The number of a record's shape; it is new where it equals the number of shapes there were. */
+INLINE int64_t shape_of(struct known *s, int64_t start, int64_t length) {
+    const uint64_t h = hashed(s->text + start, length), tag = h & 0xffffffff00000000u;
+    for (uint64_t probe = 0; probe < PROBES; probe++) {
+        uint64_t *place = s->table + ((h + probe) & (uint64_t)(s->size - 1));
+        if (!*place) {
+            *place = tag | (uint64_t)(s->many + 1);
+            break;
         }
-        if (found < 0) {
-            found = many++;
-            if (free >= 0) table[free] = tag | (uint64_t)(found + 1);
-            first[found] = k;
-            begin[found] = used;
-            used += written(t, length, digest + used, kind + found);
-            end[found] = used;
-            digest[used++] = '\n';
-        }
-        shape[k] = found;
+        int64_t one = (int64_t)(*place & 0xffffffffu) - 1;
+        if ((*place & 0xffffffff00000000u) == tag && s->length[one] == length && alike(s->text + start, s->text + s->start[one], length)) return one;
     }
-    return many;
+    s->start[s->many] = start, s->length[s->many] = length;
+    return s->many++;
+}
+
+/* The shape of each record. digest: each shape once, with a line feed behind it, at most text and a byte for each record long. sample, length: where
+ * a record that has it starts, and how long it is. Returns the number of shapes. */
+int64_t shapes(const uint8_t *text, int64_t n, const int64_t *start, const int64_t *stop, uint64_t *table, int64_t size, int64_t *shape,
+               int64_t *sample, int64_t *length, uint8_t *digest, int64_t *begin, int64_t *end, uint8_t *kind) {
+    struct known s = {text, table, size, 0, sample, length};
+    int64_t used = 0;
+    forget(&s);
+    for (int64_t k = 0; k < n; k++) {
+        int64_t new = s.many, one = shape[k] = shape_of(&s, start[k], stop[k] - start[k]);
+        if (one < new) continue;
+        begin[one] = used;
+        used += written(text + start[k], length[one], digest + used, kind + one);
+        end[one] = used;
+        digest[used++] = '\n';
+    }
+    return s.many;
+}
+
+/* The records of a text, each with its line feed, by shape. of, stop: shape and place of the line feed of each of *n records. digest: each shape
+ * once, with its digits as '0' and a line feed behind it; end: where that line feed stands. Returns the number of shapes, or -1 where there are
+ * more than `most`, they need more than `room` bytes, or the records are more than `records`. */
+int64_t sorted(const uint8_t *text, int64_t size, uint64_t *table, int64_t places, int64_t most, int64_t room, int64_t records, int32_t *of, int64_t *stop,
+               int64_t *n, int64_t *sample, int64_t *length, uint8_t *digest, int64_t *end) {
+    struct known s = {text, table, places, 0, sample, length};
+    int64_t used = 0;
+    forget(&s);
+    for (int64_t at = 0, k = *n = 0; at < size; at = stop[k++] + 1, *n = k) {
+        if (k == records) return -1;
+        const uint8_t *feed = memchr(text + at, '\n', (size_t)(size - at));
+        stop[k] = feed ? feed - text : size;
+        int64_t new = s.many, one = shape_of(&s, at, stop[k] - at);
+        of[k] = (int32_t)one;
+        if (one < new) continue;
+        if (s.many > most || used + length[one] >= room) return -1;
+        for (int64_t j = 0; j < length[one]; j += 16) {
+            struct sixteen x = blind(text + at + j, length[one] - j);
+            memcpy(digest + used + j, &x, (size_t)(length[one] - j < 16 ? length[one] - j : 16));
+        }
+        used += length[one];
+        end[one] = used;
+        digest[used++] = '\n';
+    }
+    return s.many;
+}
+
+/* Marks the records in which something ends. doubt: shapes whose records alone are marked. */
+void marked(int64_t n, const int64_t *stop, const int32_t *of, const uint8_t *doubt, const int64_t *ends, int64_t many, uint8_t *apart) {
+    for (int64_t i = 0; i < many; i++) {
+        int64_t low = 0, high = n;
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if (stop[middle] < ends[i]) low = middle + 1;
+            else high = middle;
+        }
+        if (low < n) apart[low] |= doubt[of[low]];
+    }
+}
+
+/* One record for all of a shape, but those marked, and all records of the shapes marked, in the order of the text. at: a place for each shape. out:
+ * the records; of each: `end` where its line feed stands in `out`, its shape, how many it stands for, and where the first and the last of them
+ * end in the text. Returns their number, or -1 where they need more than `room` bytes. */
+int64_t gathered(const uint8_t *text, int64_t n, const int64_t *stop, const int32_t *of, const uint8_t *apart, const uint8_t *split, int64_t many,
+                 int64_t *at, uint8_t *out, int64_t room, int64_t *end, int32_t *shape, int64_t *count, int64_t *first, int64_t *last) {
+    int64_t made = 0, used = 0;
+    for (int64_t s = 0; s < many; s++) at[s] = -1;
+    for (int64_t k = 0; k < n; k++) {
+        int32_t s = of[k];
+        int alone = apart[k] || split[s];
+        if (!alone && at[s] >= 0) {
+            count[at[s]]++, last[at[s]] = stop[k];
+            continue;
+        }
+        int64_t start = k ? stop[k - 1] + 1 : 0, length = stop[k] - start;
+        if (used + length >= room) return -1;
+        memcpy(out + used, text + start, (size_t)length);
+        used += length;
+        out[used] = '\n';
+        end[made] = used++, shape[made] = s, count[made] = 1, first[made] = last[made] = stop[k];
+        if (!alone) at[s] = made;
+        made++;
+    }
+    return made;
 }
 
 /* Places in characters of records (beginning at `start`) -> places in bytes; those below 0 stay. */

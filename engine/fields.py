@@ -81,7 +81,7 @@ class Kernel(Protocol):
         and afterwards where they do."""
 
     def shapes(self, text: bytes, start: I64, stop: I64) -> tuple[I64, I64, bytes, I64, I64, U8]:
-        """The shape of each record, and of each shape: a record that has it; the record with its digits as `0` and its drawn characters as
+        """The shape of each record, and of each shape: where a record that has it starts; itself with its digits as `0` and its drawn characters as
         `DRAWN`, all in one text; where that starts and stops in it; 0 for ASCII, 1 with drawn characters, 2 with others beyond ASCII."""
 
     def dates(self, text: bytes, start: I64, shape: I64, part: I64) -> tuple[I64, U8]:

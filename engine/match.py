@@ -6,6 +6,7 @@ holds: they are what `HitFinder` finds; where much is found it is asked, since c
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from defib.engine.finder import Finder
 from defib.engine.lazy import np
 from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
+from defib.engine.shorter import Short, Shortener, Sorter
 
 if TYPE_CHECKING:
     from defib.engine.hits import Hits
@@ -36,15 +38,20 @@ class Tally:
 
 
 class Matcher:
-    """Holds the loaded databases and their scratch space; one per thread or process."""
+    """Holds the loaded databases and their scratch space; one per thread or process. sorter: spares scanning records that differ from others in
+    their digits only, in storms; what is told is the same without."""
 
-    def __init__(self, roster: Roster, databases: Databases, library: Library = BINDING) -> None:
+    def __init__(
+        self, roster: Roster, databases: Databases, library: Library = BINDING, sorter: Sorter | None = None
+    ) -> None:
         self._roster = roster
         self._databases = databases
         self._library = library
         self._finder = Finder(databases, (), library)
         self._vetoes, self._spares = (finder.load(d, library) for d in (databases.vetoes, databases.spares))
         self._columns: object = None
+        self._storm = False  # of the text before this one: in one, most of the time goes into what is found
+        self._shortener = Shortener(databases, sorter, library) if sorter is not None else None
 
     def hits(self, text: bytes) -> list[Hit]:
         """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
@@ -74,8 +81,23 @@ class Matcher:
 
     def tallies(self, text: bytes) -> list[Tally]:
         """The same hits, added up by rule."""
-        matches = self._finder.matches(text)
-        return _added(self._few(text, matches)) if len(matches[0]) <= FEW else _summed(*self._many(text, matches))
+        found = self._shortly(text) if self._storm else None
+        if found is None:
+            matches = self._finder.matches(text)
+            self._storm = len(matches[0]) > FEW
+            if not self._storm:
+                return _added(self._few(text, matches))
+            found = self._shortly(text)
+        return found if found is not None else _summed(*self._many(text, matches))
+
+    def _shortly(self, text: bytes) -> list[Tally] | None:
+        """By a text that is shorter; None where there is none."""
+        short = self._shortener.of(text, self._finder.matches) if self._shortener is not None else None
+        if short is None:
+            return None
+        found = _weighed(short, self.hits(short.text))
+        self._storm = sum(t.count for t in found) > FEW
+        return found
 
     def _many(self, text: bytes, matches: Matches) -> tuple[I64, Hits]:
         """(ends of records, hits)."""
@@ -109,6 +131,19 @@ class Matcher:
             if said:
                 out[stop] = said
         return out
+
+
+def _weighed(short: Short, hits: list[Hit]) -> list[Tally]:
+    """Hits in a short text, added up as in the text it stands for."""
+    count: Counter[int] = Counter()
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for stop, rule in hits:
+        k = bisect_left(short.stop, stop)
+        count[rule] += short.count[k]
+        first[rule] = min(first.get(rule, short.first[k]), short.first[k])
+        last[rule] = max(last.get(rule, 0), short.last[k])
+    return [Tally(rule, count[rule], first[rule], last[rule]) for rule in sorted(count)]
 
 
 def _added(hits: list[Hit]) -> list[Tally]:

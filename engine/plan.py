@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-FORMAT = 10  # of the compiled databases; part of the cache key
+FORMAT = 12  # of the compiled databases; part of the cache key
 
 
 class Databases(NamedTuple):
@@ -18,7 +18,9 @@ class Databases(NamedTuple):
 
     gate: literals. gated: expressions of which every match holds one of them; banners: those of them that are banners. bare: expressions
     without such literals. anchors: the literals of progress lines. vetoes: expressions asked of single records. spares: what silences the
-    benign rules among them, asked only of records such a rule matched.
+    benign rules among them, asked only of records such a rule matched. doubts: expressions that ask which digit stands somewhere, as they
+    match where `0` stands for every digit, by number; digits: JSON, of each of those numbers the literals (as Latin-1) of which every match of the
+    expression itself holds one, null where there are none, or an empty list where it only silences.
     """
 
     gate: bytes
@@ -28,6 +30,8 @@ class Databases(NamedTuple):
     anchors: bytes
     vetoes: bytes
     spares: bytes
+    doubts: bytes
+    digits: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,21 +12,24 @@ cross a line feed (`\\s`, `\\W`, `\\D`, negated classes).
 from __future__ import annotations
 
 import functools
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import hyperscan as hs
 
 from defib.engine import finder
 from defib.engine.chatter import CHATTER, STARTUP
+from defib.engine.digits import asks, loosened
 from defib.engine.finder import MULTILINE, ONCE
 from defib.engine.hits import HitFinder
 from defib.engine.hits import Hits as Hits
-from defib.engine.library import BINDING, Library
+from defib.engine.library import BINDING, Entry, Library
 from defib.engine.literals import Gates
 from defib.engine.plan import Databases, Plan, roster
 from defib.engine.rulebook import Rulebook
 
+ANYTHING = rb"[^\n]$"  # stands for what cannot be loosened
 CHATTER_WEIGHT = 200  # against single lines of single frameworks
 
 _IN_CLASS = {
@@ -103,6 +106,7 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True, library: Libr
     banners = {n for n, (_, kind, _) in enumerate(p.finders) if kind == "banner"}
     always = {literal for n, gate in of.items() if n not in banners for literal in gate}
     once = {(n, literal) for n, gate in of.items() if n in banners for literal in gate}
+    doubts = _doubts(p, of)
     made = functools.partial(finder.compiled, library=library)
     return Databases(
         gate=made(
@@ -115,7 +119,21 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True, library: Libr
         anchors=made(finder.literals((a.encode() for a in p.anchors), ONCE)),
         vetoes=made(_vetoes(p, ("unless", "benign"))),
         spares=made(_vetoes(p, ("spare",))),
+        doubts=made([entry for entry, _ in doubts]),
+        digits=json.dumps(
+            [None if text is None else sorted(t.decode("latin-1") for t in text) for _, text in doubts]
+        ).encode(),
     )
+
+
+def _doubts(p: Plan, of: Mapping[int, frozenset[bytes]]) -> list[tuple[Entry, Collection[bytes] | None]]:
+    """Expressions that ask which digit stands somewhere, loosened, with the literals of those that find."""
+    asked: list[tuple[str, Collection[bytes] | None]] = [
+        (e, of.get(n)) for n, (e, kind, _) in enumerate(p.finders) if kind == "rule" and asks(e)
+    ]
+    asked += [(e, ()) for e in p.veto_groups() if asks(e)]
+    loose = [(loosened(e), text) for e, text in asked]
+    return [((n, ANYTHING if e is None else confine(e).encode(), MULTILINE), text) for n, (e, text) in enumerate(loose)]
 
 
 def _vetoes(p: Plan, kinds: tuple[str, ...]) -> list[tuple[int, bytes, int]]:

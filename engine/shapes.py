@@ -68,7 +68,7 @@ class Shapes:
         """These shapes, and records that have them."""
         number = np.zeros(len(self.all), np.int64)
         number[shapes] = np.arange(len(shapes))
-        sample = self._start[self._sample[shapes]]
+        sample = self._sample[shapes]
         wide = self._kind[shapes] == WITH_DRAWN
         return Shaped(
             self.all.of(shapes),

@@ -110,6 +110,7 @@ def test_the_sdist_can_be_built_from(built: Path) -> None:
         "adapters/wire.py",
         "adapters/collect.c",
         "adapters/fields.c",
+        "adapters/shapes.c",
         "rules/classes.yaml",
         "LICENSE",
     } <= names

@@ -1,0 +1,115 @@
+"""A storm added up by way of a shorter text says what the long one says, whatever digits its records hold."""
+
+from __future__ import annotations
+
+import random
+import re
+from array import array
+
+import pytest
+from tests.conftest import Kit, kit
+from tests.unit.test_match import RULES
+
+from defib.adapters import rulefiles
+from defib.adapters.nativeshapes import MOST, Sorter
+from defib.engine import match, plan, scan, shorter
+from defib.engine.match import Matcher
+
+LAST = """
+          - {id: s.code, title: t, pattern: 'CODE [1-9]', role: root, class: user-code, unless: ['NOT 7'], hits: [CODE 1], misses: [CODE 0]}
+          - {id: s.odd, title: t, pattern: '[13579]', role: root, class: user-code, hits: ['3'], misses: ['2']}
+"""
+
+
+@pytest.fixture(scope="module")
+def sorter() -> Sorter:
+    found = rulefiles.sorter()
+    if found is None:
+        pytest.skip("the helper needs a C compiler")
+    return found
+
+
+@pytest.fixture(autouse=True)
+def always(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(match, "FEW", 0)
+    monkeypatch.setattr(shorter, "LEAST", 0)
+    monkeypatch.setattr(shorter, "PAUSE", 0)
+
+
+def storm(lines: list[str], rng: random.Random, size: int) -> bytes:
+    """Some of the lines again and again, with other digits each time."""
+    some = [rng.choice(lines) for _ in range(rng.choice((3, 20, 60)))]
+    told = (re.sub("[0-9]", lambda m: rng.choice((m[0], "0", "1", "7", "9")), rng.choice(some)) for _ in range(size))
+    return "".join(f"{line}\n" for line in told).encode()
+
+
+def same(k: Kit, sorter: Sorter, text: bytes) -> int:
+    """Compares; the number of records the short text had, 0 for none."""
+    roster = plan.roster(scan.plan(k.book))
+    shortly, plainly = Matcher(roster, k.databases, sorter=sorter), Matcher(roster, k.databases)
+    for part in (text, text[: len(text) // 2 + 1].rpartition(b"\n")[0] + b"\n"):
+        assert shortly.tallies(part) == plainly.tallies(part)
+    short = shortly._shortener.of(text, shortly._finder.matches) if shortly._shortener else None
+    return len(short.stop) if short is not None else 0
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_shipped_rules(seed: int, shipped: Kit, sorter: Sorter) -> None:
+    rng = random.Random(seed)
+    lines = sorted({e.line for r in shipped.book.rules for e in (*r.hits, *r.misses) if "\n" not in e.line})
+    made = same(shipped, sorter, storm(lines, rng, 3000))
+    assert 0 < made < 3000
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_rules_that_ask_for_digits_and_one_that_no_literal_leads_to(seed: int, sorter: Sorter) -> None:
+    rules = dict(RULES)
+    rules["signatures/s.yaml"] = RULES["signatures/s.yaml"].rstrip() + LAST
+    k = kit(rules)
+    rng = random.Random(seed)
+    words = [
+        "ERROR",
+        "DISK",
+        "RETRY",
+        "AGAIN",
+        "WRAPPED",
+        "CALM 5",
+        "QUIET",
+        "REALLY",
+        "LAST",
+        "CODE 4",
+        "NOT 7",
+        "",
+        "12 ",
+    ]
+    lines = [" ".join(rng.choice(words) for _ in range(rng.randrange(6))) for _ in range(40)]
+    same(k, sorter, storm(lines, rng, 600))
+
+
+def test_a_text_of_too_many_shapes_or_records_is_left_alone(sorter: Sorter) -> None:
+    assert (
+        sorter.sorted(
+            b"".join(b"%s\n" % bytes([97 + k % 26, 97 + k // 26 % 26, 97 + k // 676]) * 9 for k in range(MOST + 2))
+        )
+        is None
+    )
+    assert sorter.sorted(b"\n" * 2_000_000) is None
+    assert sorter.sorted(b"once and no more, and long enough\n") is None
+
+
+def test_what_sorting_gives(sorter: Sorter) -> None:
+    text = (
+        b"step 1 of the run\nstep 2 of the run\nother line 12345\nstep 3 of the run\nother line 54321\nstep 4 of the run\n"
+        * 2
+    )
+    found = sorter.sorted(text)
+    assert found is not None
+    assert found.digest == b"step 0 of the run\nother line 00000\n"
+    found.mark([0], array("q", [text.index(b"2 of") + 1, text.index(b"54321") + 1]))
+    short = found.gathered([])
+    assert short is not None
+    assert short.text == b"step 1 of the run\nstep 2 of the run\nother line 12345\n"
+    assert (short.shape, short.count) == ([0, 0, 1], [7, 1, 4])
+    assert [text[a - 6 : a] for a in short.first] == [b"he run", b"he run", b" 12345"]
+    assert (short.first[0], short.last[0]) == (17, len(text) - 1)
+    assert found.gathered([0, 1]) is None, "every record for itself is no shorter text"
