@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -38,11 +38,15 @@ class Tally:
 
 
 class Matcher:
-    """Holds the loaded databases and their scratch space; one per thread or process. sorter: spares scanning records that differ from others in
-    their digits only, in storms; what is told is the same without."""
+    """Holds the loaded databases and their scratch space; one per thread or process. sorter: gives what spares
+    scanning records that differ from others in their digits only, and is asked at the first storm; what is told is the same without."""
 
     def __init__(
-        self, roster: Roster, databases: Databases, library: Library = BINDING, sorter: Sorter | None = None
+        self,
+        roster: Roster,
+        databases: Databases,
+        library: Library = BINDING,
+        sorter: Callable[[], Sorter | None] = lambda: None,
     ) -> None:
         self._roster = roster
         self._databases = databases
@@ -51,7 +55,8 @@ class Matcher:
         self._vetoes, self._spares = (finder.load(d, library) for d in (databases.vetoes, databases.spares))
         self._columns: object = None
         self._storm = False  # of the text before this one: in one, most of the time goes into what is found
-        self._shortener = Shortener(databases, sorter, library) if sorter is not None else None
+        self._sorter = sorter
+        self._shortener: Shortener | None = None
 
     def hits(self, text: bytes) -> list[Hit]:
         """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
@@ -92,7 +97,9 @@ class Matcher:
 
     def _shortly(self, text: bytes) -> list[Tally] | None:
         """By a text that is shorter; None where there is none."""
-        short = self._shortener.of(text, self._finder.matches) if self._shortener is not None else None
+        if self._shortener is None:
+            self._shortener = Shortener(self._databases, self._sorter(), self._library)
+        short = self._shortener.of(text, self._finder.matches)
         if short is None:
             return None
         found = _weighed(short, self.hits(short.text))

@@ -57,18 +57,18 @@ class Sorter(Protocol):
 
 
 class Shortener:
-    """Holds the databases that tell where digits matter; one per thread or process."""
+    """Holds the databases that tell where digits matter; one per thread or process. sorter: None where there is none to be had."""
 
-    def __init__(self, databases: Databases, sorter: Sorter, library: Library = BINDING) -> None:
+    def __init__(self, databases: Databases, sorter: Sorter | None, library: Library = BINDING) -> None:
         self._sorter, self._library = sorter, library
-        self._doubts = finder.load(databases.doubts, library)
+        self._doubts = finder.load(databases.doubts, library) if sorter is not None else None
         self._literals: list[list[str] | None] = json.loads(databases.digits or b"[]")
         self._digits: dict[frozenset[int], Searcher | None] = {}
         self._pause = 0
 
     def of(self, text: bytes, matches: Callable[[bytes], Matches]) -> Short | None:
         """matches: of the expressions that find, in a text."""
-        if len(text) < LEAST:
+        if self._sorter is None or len(text) < LEAST:
             return None
         if self._pause:
             self._pause -= 1

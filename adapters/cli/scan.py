@@ -32,7 +32,7 @@ def scan(args: Any) -> int:
 
     tell = each if args.each else None
     big = not args.each and any(f.size >= SORTED_FROM for f in files)
-    matcher = Matcher(roster, databases, library, rulefiles.sorter() if big else None)
+    matcher = Matcher(roster, databases, library, rulefiles.sorter if big else lambda: None)
     try:
         found = list(scan_files(files, matcher, unread, tell, lines=args.each or not args.count))
     except UntoldError as e:

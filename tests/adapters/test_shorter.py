@@ -46,7 +46,7 @@ def storm(lines: list[str], rng: random.Random, size: int) -> bytes:
 def same(k: Kit, sorter: Sorter, text: bytes) -> int:
     """Compares; the number of records the short text had, 0 for none."""
     roster = plan.roster(scan.plan(k.book))
-    shortly, plainly = Matcher(roster, k.databases, sorter=sorter), Matcher(roster, k.databases)
+    shortly, plainly = Matcher(roster, k.databases, sorter=lambda: sorter), Matcher(roster, k.databases)
     for part in (text, text[: len(text) // 2 + 1].rpartition(b"\n")[0] + b"\n"):
         assert shortly.tallies(part) == plainly.tallies(part)
     short = shortly._shortener.of(text, shortly._finder.matches) if shortly._shortener else None
