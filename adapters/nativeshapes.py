@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from defib.adapters.native import helper
-from defib.engine.shorter import Short
+from defib.engine.shorter import MOST, SHARE, SHORTEST, Short
 
 SOURCE = Path(__file__).with_name("shapes.c")
 P, N = ctypes.c_void_p, ctypes.c_int64
@@ -22,10 +22,7 @@ CALLS = {
     "marked": (None, (N, P, P, P, P, N, P)),
     "gathered": (N, (P, N, P, P, P, P, N, P, P, N, P, P, P, P, P)),
 }  # fmt: skip
-MOST = 4096  # shapes of a text
 PLACES = 4 * MOST
-SHORTEST = 8  # bytes of a record on average; a text of shorter ones is not sorted
-SHARE = 2  # a text is short with less than one of so many of its bytes
 
 
 class Sorter:

@@ -138,11 +138,12 @@ def kernel() -> Kernel | None:
     return nativefields.kernel(_cache_dir())
 
 
-def sorter() -> Sorter | None:
-    """What sorts records by shape in C, where it can be had."""
+def sorter() -> Sorter:
+    """What sorts records by shape, in C where that can be had."""
     from defib.adapters import nativeshapes
+    from defib.engine.sorting import PlainSorter
 
-    return nativeshapes.sorter(_cache_dir())
+    return nativeshapes.sorter(_cache_dir()) or PlainSorter()
 
 
 def _made_for(

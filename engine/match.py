@@ -19,6 +19,7 @@ from defib.engine.lazy import np
 from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
 from defib.engine.shorter import Short, Shortener, Sorter
+from defib.engine.sorting import PlainSorter
 
 if TYPE_CHECKING:
     from defib.engine.hits import Hits
@@ -39,14 +40,14 @@ class Tally:
 
 class Matcher:
     """Holds the loaded databases and their scratch space; one per thread or process. sorter: gives what spares
-    scanning records that differ from others in their digits only, and is asked at the first storm; what is told is the same without."""
+    scanning records that differ from others in their digits only, and is asked at the first storm."""
 
     def __init__(
         self,
         roster: Roster,
         databases: Databases,
         library: Library = BINDING,
-        sorter: Callable[[], Sorter | None] = lambda: None,
+        sorter: Callable[[], Sorter] = PlainSorter,
     ) -> None:
         self._roster = roster
         self._databases = databases

@@ -20,6 +20,9 @@ from defib.engine.plan import Databases
 
 LEAST = 64 * 1024  # bytes of a text that is worth it
 KEPT = 32  # databases of literals
+MOST = 4096  # shapes of a text
+SHORTEST = 8  # bytes of a record on average; a text of shorter ones is not sorted
+SHARE = 2  # a text is short with less than one of so many of its bytes
 PAUSE = 15  # texts that are not tried after one whose records had too many shapes
 
 
@@ -57,18 +60,18 @@ class Sorter(Protocol):
 
 
 class Shortener:
-    """Holds the databases that tell where digits matter; one per thread or process. sorter: None where there is none to be had."""
+    """Holds the databases that tell where digits matter; one per thread or process."""
 
-    def __init__(self, databases: Databases, sorter: Sorter | None, library: Library = BINDING) -> None:
+    def __init__(self, databases: Databases, sorter: Sorter, library: Library = BINDING) -> None:
         self._sorter, self._library = sorter, library
-        self._doubts = finder.load(databases.doubts, library) if sorter is not None else None
+        self._doubts = finder.load(databases.doubts, library)
         self._literals: list[list[str] | None] = json.loads(databases.digits or b"[]")
         self._digits: dict[frozenset[int], Searcher | None] = {}
         self._pause = 0
 
     def of(self, text: bytes, matches: Callable[[bytes], Matches]) -> Short | None:
         """matches: of the expressions that find, in a text."""
-        if self._sorter is None or len(text) < LEAST:
+        if len(text) < LEAST:
             return None
         if self._pause:
             self._pause -= 1

@@ -10,8 +10,6 @@ from defib.adapters.matching import FileHits, Place, scan_files
 from defib.adapters.show import safe
 from defib.engine.match import Matcher
 
-SORTED_FROM = 1024 * 1024  # bytes of a file from which sorting its records pays for loading what does it
-
 
 class UntoldError(Exception):
     """Standard output took no more while logs were read. Not an OSError, which would be taken for the log's own."""
@@ -31,8 +29,7 @@ def scan(args: Any) -> int:
             raise UntoldError from e
 
     tell = each if args.each else None
-    big = not args.each and any(f.size >= SORTED_FROM for f in files)
-    matcher = Matcher(roster, databases, library, rulefiles.sorter if big else lambda: None)
+    matcher = Matcher(roster, databases, library, rulefiles.sorter)
     try:
         found = list(scan_files(files, matcher, unread, tell, lines=args.each or not args.count))
     except UntoldError as e:
