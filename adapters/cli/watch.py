@@ -27,6 +27,7 @@ NAME_WIDTH, NAME_WIDTH_MAX = 20, 48
 UNREAD_MAX = 5  # told at once; the others are counted
 LOGS_MAX = 10
 CALM = ("starting", "healthy", "slow", "waiting")  # healths that hide how a log ended
+SILENT = ("hung", "blind")  # these too, unless it merely fell silent
 OPEN = ("running-at-end", "unknown")  # verdicts on a log that tells no end
 
 
@@ -90,7 +91,7 @@ class Teller:
     def judged(self, a: AttemptVerdict, paths: dict[int, str]) -> None:
         if self.jsonl:
             write_jsonl([as_json({"schema": SCHEMA, "kind": "attempt", "judged": attempt_object(a, paths)})])
-        elif a.verdict not in OPEN and (self.until_idle or self._calm(a.job)):
+        elif a.verdict not in OPEN and (self.until_idle or self._hides(a.job, a.verdict)):
             print(verdict_line(a, paths, self._wide(a.job)))
         self.verdicts.pop(a.job, None)
         if a.verdict not in OPEN:
@@ -98,10 +99,11 @@ class Teller:
 
     def ended(self, *, idle: bool) -> dict[JobKey, str]:
         """Verdicts for the summary. idle: the watch ended because nothing was written any more."""
-        return {job: v for job, v in self.verdicts.items() if idle or self._calm(job)}
+        return {job: v for job, v in self.verdicts.items() if idle or self._hides(job, v)}
 
-    def _calm(self, job: JobKey) -> bool:
-        return self.healths.get(job, CALM[0]) in CALM
+    def _hides(self, job: JobKey, verdict: str) -> bool:
+        health = self.healths.get(job, CALM[0])
+        return health in CALM or (health in SILENT and verdict != "stalled")
 
     def logged(self, e: LogTold) -> None:
         self.logs[e.what] += 1
@@ -177,12 +179,12 @@ def name(job: JobKey) -> str:
 def summary(outcome: wire.Watched, ended: Mapping[JobKey, str], lost: int) -> str:
     """How many jobs were watched; how those with a verdict ended, and how the others were last; how many logs cannot be read."""
     jobs = Counter(h for job, h in outcome.healths.items() if job not in ended)
-    verdicts = Counter(ended[job] for job in outcome.healths if job in ended)
+    verdicts = Counter(ended.values())
     now = ", ".join(f"{jobs[h]} {h}" for h in HEALTH if jobs[h])
     ends = ", ".join(f"{verdicts[v]} {v}" for v in VERDICTS if verdicts[v])
     left = f"; {lost} log{'s' if lost != 1 else ''} unreadable" if lost else ""
     left += f"; {len(outcome.unread)} not followed" if outcome.unread else ""
-    n = len(outcome.healths)
+    n = len(outcome.healths.keys() | ended.keys())  # what was seen at the last look only has a verdict, but no health
     how = "; ".join(x for x in (f"by their logs {ends}" if ends else "", f"now {now}" if now else "") if x)
     return f"{n} job{'s' if n != 1 else ''} watched; {how or 'now none'}{left}"
 

@@ -72,8 +72,6 @@ def from_history(what: str, db: str) -> list[dict[str, Any]]:
     try:
         stories = _stories(db, what)
     except StoreError as e:
-        if not {".", os.sep} & set(what):  # not meant as a file
-            raise
         raise StoreError(f"no file '{safe(printable(what))}'; and as a job: {e}") from e
     if not stories:
         raise StoreError(

@@ -18,6 +18,10 @@ import pytest
 from tests.cli.conftest import COMMAND, environment
 from tests.cli.test_hostile import ATTACKS, STEERS, steering
 
+from defib.adapters.cli.watch import Teller, summary
+from defib.adapters.wire import Watched
+from defib.engine.words import JobKey
+
 PATIENCE_S = 60.0  # of a test, for a busy machine; what is waited for comes within seconds
 POLICY = """
 policy: detect
@@ -358,3 +362,14 @@ def test_the_end_tells_how_logs_ended(start: Callable[..., Watch], tmp_path: Pat
     assert w.process.wait(PATIENCE_S) == (0 if idle else 130)
     assert w.process.stderr is not None
     assert w.process.stderr.read().decode().endswith("2 jobs watched; by their logs 1 crashed; now 1 healthy\n")
+
+
+def test_a_verdict_counts_where_the_health_hides_it() -> None:
+    """A crash that was written after the run had been called hung, and one of a job that only the last look saw."""
+    hung, blind, silent, late, dead = (JobKey(job_id=name) for name in ("1", "2", "3", "4", "5"))
+    t = Teller(jsonl=False)
+    t.healths = {hung: "hung", blind: "blind", silent: "hung", dead: "dead"}
+    t.verdicts = {hung: "crashed", blind: "crashed", silent: "stalled", late: "crashed", dead: "crashed"}
+    ended = t.ended(idle=False)
+    assert ended == {hung: "crashed", blind: "crashed", late: "crashed"}
+    assert summary(Watched(dict(t.healths)), ended, 0) == "5 jobs watched; by their logs 3 crashed; now 1 hung, 1 dead"
