@@ -154,7 +154,7 @@ def _column(n: int, at: int | None) -> array[int]:
 
 def library(cache: Path) -> Library | None:
     """The system's library with the helper, which is compiled if it is not in the cache yet."""
-    if os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32":
+    if _switched_off():
         return None
     for name in SHARED:
         with contextlib.suppress(OSError, AttributeError, ValueError):
@@ -195,8 +195,14 @@ def _compiler() -> str | None:
     return next((path for path in map(shutil.which, COMPILERS) if path), None)
 
 
+def _switched_off() -> bool:
+    return os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32"
+
+
 def helper(cache: Path, source: Path) -> Path | None:
-    """The compiled helper; made if it is not there. None where it cannot be made or is not to be trusted."""
+    """The compiled helper; made if it is not there. None where it is switched off, cannot be made or is not to be trusted."""
+    if _switched_off():
+        return None
     try:
         key = hashlib.sha256(source.read_bytes() + "|".join(os.uname()[i] for i in (0, 4)).encode()).hexdigest()
         path = cache / f"{source.stem}-{key[:32]}.so"

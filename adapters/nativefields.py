@@ -7,8 +7,6 @@ everything works without it, with the same rows.
 from __future__ import annotations
 
 import ctypes
-import os
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -139,8 +137,6 @@ def _at(a: npt.NDArray[np.generic]) -> int:
 
 def kernel(cache: Path) -> Fields | None:
     """The helper, compiled if it is not in the cache yet."""
-    if os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32":
-        return None
     paths = [helper(cache, source) for source in SOURCES]
     if None in paths:
         return None

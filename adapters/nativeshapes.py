@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import os
-import sys
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -106,8 +104,6 @@ class Sorted:
 
 def sorter(cache: Path) -> Sorter | None:
     """The helper, compiled if it is not in the cache yet."""
-    if os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32":
-        return None
     path = helper(cache, SOURCE)
     try:
         return Sorter(path) if path is not None else None

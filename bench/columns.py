@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from defib.adapters import rulefiles
 from defib.engine.blocks import Batch, LineCutter
 from defib.engine.observe import Observer
+from defib.engine.shapes import Shapes
 
 BATCH = 4 << 20
 
@@ -71,9 +72,14 @@ def main() -> int:
     else:
         observers["kernel"] = Observer(loaded.book, loaded.databases, kernel)
     good = True
+    shapes = []
     print("| corpus | what | MB per CPU s | low-high | of match only |\n|---|---|--:|--:|--:|")
     for name in args.corpora.split(","):
         data = b"".join(speed.CORPORA[name](random.Random(1), args.size << 20))[: args.size << 20]
+        if kernel is not None:
+            batch = batches(data)[0]
+            of = Shapes(kernel, batch.buffer, batch.starts, batch.ends)
+            shapes.append(f"{name}: {len(batch.ends)} records of {len(of.all)} shapes in the first batch")
         rounds = []
         for _ in range(args.rounds):
             spent, same = timed(observers, data)
@@ -84,6 +90,7 @@ def main() -> int:
             rates = [r[way] for r in rounds]
             middle = statistics.median(rates)
             print(f"| {name} | {way} | {middle:.1f} | {min(rates):.1f}-{max(rates):.1f} | {middle / match:.2f} |")
+    print("\n".join(shapes))
     print("rows are the same" if good else "ROWS DIFFER")
     return 0 if good else 1
 

@@ -14,6 +14,8 @@ from typing import Any
 from defib.engine.literals import OTHERWISE
 
 DIGITS = frozenset(range(48, 58))
+ZERO = 48
+ZEROS = bytes(ZERO if b in DIGITS else b for b in range(256))  # for `bytes.translate`
 GROUP = re.compile(r"\(\?(?:P?<\w+>|[a-zA-Z-]*[:)])")
 TIMES = re.compile(r"\{\d+(?:,\d*)?\}")
 PLAIN_ESCAPES = frozenset("dDwWsSbBnrtfvaAzZ") | frozenset(r"\.[](){}*+?|^$-/'\"#&~:;<>=!@%,` _")

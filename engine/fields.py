@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from defib.engine.digits import DIGITS, ZERO, ZEROS
+
 I64 = npt.NDArray[np.int64]
 F64 = npt.NDArray[np.float64]
 U8 = npt.NDArray[np.uint8]
@@ -28,14 +30,12 @@ MATCH, CHAR, SET, SPLIT, JUMP, SAVE, BEGIN, END, WORD_EDGE, NO_WORD_EDGE, GREEDY
 NONE, FOUND, LEFT, NO_DATE = range(4)
 CODE_MAX = 2000  # instructions
 SLOTS_MAX = 64
-DIGITS = frozenset(range(48, 58))
 SPACES = frozenset((9, 10, 11, 12, 13, 32))
 WORDS = DIGITS | frozenset(range(65, 91)) | frozenset(range(97, 123)) | {95}
 DRAWN = 128  # stands for a character that is no letter, digit or space, has no case, and is named by no expression
 # As in shapes.c.
 DRAWN_BYTES = re.compile(rb"\xe2(?:\x80[\x90-\xa7]|\x86[\x90-\xbf]|\x87[\x80-\xbf]|[\x94-\x97][\x80-\xbf])")
 ALL = frozenset(range(129))
-ZERO = 48
 CATEGORIES = {
     "CATEGORY_DIGIT": DIGITS, "CATEGORY_NOT_DIGIT": ALL - DIGITS, "CATEGORY_SPACE": SPACES, "CATEGORY_NOT_SPACE": ALL - SPACES,
     "CATEGORY_WORD": WORDS, "CATEGORY_NOT_WORD": ALL - WORDS,
@@ -44,7 +44,6 @@ PLACES = {
     "AT_BEGINNING": BEGIN, "AT_BEGINNING_STRING": BEGIN, "AT_END": END, "AT_END_STRING": END, "AT_BOUNDARY": WORD_EDGE,
     "AT_NON_BOUNDARY": NO_WORD_EDGE,
 }  # fmt: skip
-ZEROS = bytes(ZERO if b in DIGITS else b for b in range(256))
 REQUIRED_MAX = 3  # literals tested before a regex runs
 
 

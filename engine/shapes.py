@@ -21,7 +21,7 @@ class Shapes:
     """The shapes of a batch. Numbers of shapes are their places in every array."""
 
     def __init__(self, kernel: Kernel, text: bytes, start: I64, stop: I64) -> None:
-        self._kernel, self._text, self._start = kernel, text, start
+        self._kernel, self._start = kernel, start
         self.of, self._sample, digest, begin, end, self._kind = kernel.shapes(text, start, stop)
         self.all = Places(digest, begin, end)
         self._lower = b""

@@ -9,9 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import accumulate
 
+from defib.engine.digits import ZEROS
 from defib.engine.shorter import MOST, SHARE, SHORTEST, Short
-
-ZEROS = bytes(48 if 48 <= b < 58 else b for b in range(256))
 
 
 class PlainSorter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -78,6 +79,16 @@ class Play:
     @property
     def gaps(self) -> list[str]:
         return [g.note for g in self.told if isinstance(g, Gap)]
+
+
+def failing(name: str, code: int) -> Callable[[str], None]:
+    """A fault of the world: every call of this name fails."""
+
+    def fail(call: str) -> None:
+        if call == name:
+            raise OSError(code, os.strerror(code))
+
+    return fail
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import errno
 from itertools import pairwise
 
 import pytest
-from tests.tail.conftest import LINES, Play
+from tests.tail.conftest import LINES, Play, failing
 
 from defib.adapters.tail import body, reading
 from defib.adapters.tail.body import Begin
@@ -396,12 +396,7 @@ def test_p31_p32_an_error_is_told_tried_again_ever_less_often_and_ends(code: int
 
 def test_p37_a_log_that_may_not_be_read_is_blind_not_absent(play: Play) -> None:
     play.append(LINES)
-
-    def refuse(call: str) -> None:
-        if call == "open":
-            raise OSError(errno.EACCES, "Permission denied")
-
-    play.world.fault = refuse
+    play.world.fault = failing("open", errno.EACCES)
     play.poll()
     assert play.told == [Begin(0, 0, 1, 0), body.Trouble(0, "Permission denied")]
     play.world.fault = lambda call: None

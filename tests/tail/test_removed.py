@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from tests.tail.conftest import LINES, Play
+from tests.tail.conftest import LINES, Play, failing
 
 from defib.adapters.tail import body, reading
 from tailmodel import Memory
@@ -19,12 +19,7 @@ def test_p1_a_file_in_doubt_that_is_replaced_under_the_same_number_is_read_once(
     play.follower.relax()
     play.world.remove(b"log")
     play.append(OTHER)
-
-    def stale(call: str) -> None:
-        if call == "read":
-            raise OSError(errno.ESTALE, "Stale file handle")
-
-    play.world.fault = stale  # whether it holds the same bytes cannot be told yet
+    play.world.fault = failing("read", errno.ESTALE)  # whether it holds the same bytes cannot be told yet
     play.poll()
     play.world.fault = lambda call: None
     play.world.remove(b"log")
@@ -82,12 +77,7 @@ def test_a_log_that_lost_bytes_nobody_read_and_was_taken_away_is_a_loss(play: Pl
     play.append(LINES)
     play.poll()
     play.append(LINES)
-
-    def broken(call: str) -> None:
-        if call == "read":
-            raise OSError(errno.EIO, "Input/output error")
-
-    play.world.fault = broken
+    play.world.fault = failing("read", errno.EIO)
     play.poll()
     play.world.fault = lambda call: None
     play.world.truncate(b"log", len(LINES))
