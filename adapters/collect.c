@@ -11,10 +11,11 @@
 typedef int (*match_t)(unsigned id, unsigned long long from, unsigned long long to, unsigned flags, void *context);
 typedef int (*scan_t)(const void *db, const char *text, unsigned length, unsigned flags, void *scratch, match_t, void *context);
 
-/* Expression ids and ends of n matches; scanning stops after more than `most`. The caller owns the arrays and frees them by `release`. */
+/* Expression ids, starts (where the database tells them, else 0) and ends of n matches; scanning stops after more than `most`. The caller owns the
+ * arrays and frees them by `release`. */
 struct matches {
     int64_t n, room, most;
-    int64_t *id, *end;
+    int64_t *id, *end, *start;
     int64_t failed;
 };
 
@@ -38,18 +39,18 @@ static int resized(int64_t **array, int64_t room) {
 
 static int found(unsigned id, unsigned long long from, unsigned long long to, unsigned flags, void *context) {
     struct matches *m = context;
-    (void)from, (void)flags;
+    (void)flags;
     if (m->n == m->room) {
         int64_t room = m->room ? 2 * m->room : 1024;
-        if (!resized(&m->id, room) || !resized(&m->end, room)) return (int)(m->failed = 1);
+        if (!resized(&m->id, room) || !resized(&m->end, room) || !resized(&m->start, room)) return (int)(m->failed = 1);
         m->room = room;
     }
-    m->id[m->n] = id, m->end[m->n++] = (int64_t)to;
+    m->id[m->n] = id, m->start[m->n] = (int64_t)from, m->end[m->n++] = (int64_t)to;
     return m->n > m->most;
 }
 
 void release(struct matches *m) {
-    free(m->id), free(m->end);
+    free(m->id), free(m->end), free(m->start);
     memset(m, 0, sizeof *m);
 }
 

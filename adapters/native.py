@@ -17,7 +17,7 @@ from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
-from defib.engine.library import Entry, Library, Matches, Searcher
+from defib.engine.library import Entry, Library, Matches, Searcher, Spans
 
 SOURCE = Path(__file__).with_name("collect.c")
 COMPILERS = ("cc", "gcc", "clang")
@@ -32,7 +32,7 @@ class _Found(ctypes.Structure):
 
     _fields_ = [
         ("n", ctypes.c_int64), ("room", ctypes.c_int64), ("most", ctypes.c_int64),
-        ("id", ctypes.c_void_p), ("end", ctypes.c_void_p), ("failed", ctypes.c_int64),
+        ("id", ctypes.c_void_p), ("end", ctypes.c_void_p), ("start", ctypes.c_void_p), ("failed", ctypes.c_int64),
     ]  # fmt: skip
 
 
@@ -111,6 +111,12 @@ class Collected:
         """As `Searcher` has it."""
         self._collect(text, ALL)
         return _column(self._found.n, self._found.id), _column(self._found.n, self._found.end)
+
+    def spans(self, text: bytes | memoryview) -> Spans:
+        """As `Searcher` has it."""
+        self._collect(text, ALL)
+        found = self._found
+        return _column(found.n, found.id), _column(found.n, found.start), _column(found.n, found.end)
 
     def few(self, text: bytes | memoryview, most: int) -> list[tuple[int, int]] | None:
         """As `Searcher` has it."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from defib.engine.fields import Kernel
     from defib.engine.rulebook import Rulebook
     from defib.engine.shorter import Sorter
+    from defib.engine.sieve import Memory
 
 BUILT_IN = Path(__file__).resolve().parent.parent / "rules"
 
@@ -144,6 +145,13 @@ def sorter() -> Sorter:
     from defib.engine.sorting import PlainSorter
 
     return nativeshapes.sorter(_cache_dir()) or PlainSorter()
+
+
+def memory() -> Memory | None:
+    """What remembers shapes in which nothing was found, where it can be had."""
+    from defib.adapters import nativesieve
+
+    return nativesieve.memory(_cache_dir())
 
 
 def _made_for(

@@ -13,6 +13,7 @@ from typing import Protocol, runtime_checkable
 import hyperscan as hs
 
 Matches = tuple["array[int]", "array[int]"]  # expression ids, ends
+Spans = tuple["array[int]", "array[int]", "array[int]"]  # expression ids, starts, ends
 Entry = tuple[int, bytes, int]  # id, expression, flags
 
 
@@ -21,6 +22,9 @@ class Searcher(Protocol):
 
     def scan(self, text: bytes | memoryview) -> Matches:
         """Every match."""
+
+    def spans(self, text: bytes | memoryview) -> Spans:
+        """Every match with its leftmost start, which is 0 for expressions compiled without `HS_FLAG_SOM_LEFTMOST`."""
 
     def few(self, text: bytes | memoryview, most: int) -> list[tuple[int, int]] | None:
         """(end, id) of every match, in order; None if there are more than `most`."""
@@ -79,6 +83,17 @@ class _Bound:
 
         self._db.scan(text, match_event_handler=found)  # type: ignore[type-var]  # takes any buffer; the stub knows only two
         return ids, ends
+
+    def spans(self, text: bytes | memoryview) -> Spans:
+        assert len(text) < 2**32, "a batch is bounded far below 4 GiB"
+        out: Spans = array("q"), array("q"), array("q")
+
+        def found(code: int, start: int, end: int, _flags: int, _context: object) -> None:
+            for column, value in zip(out, (code, start, end), strict=True):
+                column.append(value)
+
+        self._db.scan(text, match_event_handler=found)  # type: ignore[type-var]  # as in `scan`
+        return out
 
     def few(self, text: bytes | memoryview, most: int) -> list[tuple[int, int]] | None:
         ends: list[tuple[int, int]] = []

@@ -12,13 +12,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from defib.engine import finder
+from defib.engine import finder, sieve
 from defib.engine.blocks import I64, Batch, Piece
 from defib.engine.finder import Finder
 from defib.engine.lazy import np
 from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
 from defib.engine.shorter import Short, Shortener, Sorter
+from defib.engine.sieve import Left, Memory, Sieve
 from defib.engine.sorting import PlainSorter
 
 if TYPE_CHECKING:
@@ -40,7 +41,8 @@ class Tally:
 
 class Matcher:
     """Holds the loaded databases and their scratch space; one per thread or process. sorter: gives what spares
-    scanning records that differ from others in their digits only, and is asked at the first storm."""
+    scanning records that differ from others in their digits only, and is asked at the first storm. memory: gives what
+    remembers shapes in which nothing was found, if there is such a thing, and is asked at the first text that is long enough."""
 
     def __init__(
         self,
@@ -48,6 +50,7 @@ class Matcher:
         databases: Databases,
         library: Library = BINDING,
         sorter: Callable[[], Sorter] = PlainSorter,
+        memory: Callable[[], Memory | None] = lambda: None,
     ) -> None:
         self._roster = roster
         self._databases = databases
@@ -58,9 +61,28 @@ class Matcher:
         self._storm = False  # of the text before this one: in one, most of the time goes into what is found
         self._sorter = sorter
         self._shortener: Shortener | None = None
+        self._memory: Callable[[], Memory | None] | None = memory
+        self._sieve: Sieve | None = None
 
     def hits(self, text: bytes) -> list[Hit]:
         """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
+        left = self._left(text)
+        if left is None:
+            return self._hits(text)
+        return [(left.placed(stop), rule) for stop, rule in self._hits(left.text)] if left.text else []
+
+    def _left(self, text: bytes) -> Left | None:
+        """The records of a text that may hold something; None where all are to be looked at."""
+        if len(text) < sieve.LEAST:
+            return None
+        if self._memory is not None:
+            memory, self._memory = self._memory(), None
+            if memory is not None:
+                rules = [kind == "rule" for kind, _ in self._roster.finders]
+                self._sieve = Sieve(self._databases, memory, self._finder.matches, rules, self._library)
+        return self._sieve.of(text) if self._sieve is not None else None
+
+    def _hits(self, text: bytes) -> list[Hit]:
         matches = self._finder.matches(text)
         if len(matches[0]) <= FEW:
             return self._few(text, matches)
@@ -87,6 +109,13 @@ class Matcher:
 
     def tallies(self, text: bytes) -> list[Tally]:
         """The same hits, added up by rule."""
+        left = self._left(text)
+        if left is None:
+            return self._tallies(text)
+        told = self._tallies(left.text) if left.text else []
+        return [Tally(t.rule, t.count, left.placed(t.first), left.placed(t.last)) for t in told]
+
+    def _tallies(self, text: bytes) -> list[Tally]:
         found = self._shortly(text) if self._storm else None
         if found is None:
             matches = self._finder.matches(text)
@@ -103,7 +132,7 @@ class Matcher:
         short = self._shortener.of(text, self._finder.matches)
         if short is None:
             return None
-        found = _weighed(short, self.hits(short.text))
+        found = _weighed(short, self._hits(short.text))
         self._storm = sum(t.count for t in found) > FEW
         return found
 

@@ -10,7 +10,11 @@ import json
 from dataclasses import dataclass
 from typing import NamedTuple
 
-FORMAT = 12  # of the compiled databases; part of the cache key
+FORMAT = 13  # of the compiled databases; part of the cache key
+
+
+# Codes of `Databases.asked`: a digit matters between start and end of the match, or there is no telling where in the record.
+ASKED_HERE, ASKED_ANYWHERE = 0, 1
 
 
 class Databases(NamedTuple):
@@ -21,6 +25,7 @@ class Databases(NamedTuple):
     benign rules among them, asked only of records such a rule matched. doubts: expressions that ask which digit stands somewhere, as they
     match where `0` stands for every digit, by number; digits: JSON, of each of those numbers the literals (as Latin-1) of which every match of the
     expression itself holds one, null where there are none, or an empty list where it only silences.
+    asked: of those that find, with the starts of their matches, under one of two codes.
     """
 
     gate: bytes
@@ -32,6 +37,7 @@ class Databases(NamedTuple):
     spares: bytes
     doubts: bytes
     digits: bytes
+    asked: bytes
 
 
 @dataclass(frozen=True, slots=True)

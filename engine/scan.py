@@ -26,7 +26,7 @@ from defib.engine.hits import HitFinder
 from defib.engine.hits import Hits as Hits
 from defib.engine.library import BINDING, Entry, Library
 from defib.engine.literals import Gates
-from defib.engine.plan import Databases, Plan, roster
+from defib.engine.plan import ASKED_ANYWHERE, ASKED_HERE, Databases, Plan, roster
 from defib.engine.rulebook import Rulebook
 
 ANYTHING = rb"[^\n]$"  # stands for what cannot be loosened
@@ -123,7 +123,34 @@ def compile_databases(book: Rulebook, *, by_literals: bool = True, library: Libr
         digits=json.dumps(
             [None if text is None else sorted(t.decode("latin-1") for t in text) for _, text in doubts]
         ).encode(),
+        asked=_asked([entry for entry, text in doubts if text is None or text], library),
     )
+
+
+def _asked(doubts: list[Entry], library: Library) -> bytes:
+    """Database of the doubts that find, which tells where their matches start; what can be placed by none is told for all of its record."""
+
+    def entry(expression: bytes) -> Entry:
+        if expression == ANYTHING:
+            return ASKED_ANYWHERE, ANYTHING, MULTILINE
+        return ASKED_HERE, expression, MULTILINE | hs.HS_FLAG_SOM_LEFTMOST
+
+    entries = [entry(expression) for _, expression, _ in doubts]
+    try:
+        return finder.compiled(entries, library)
+    except (ValueError, hs.error):  # the library cannot tell the start of every expression
+        placed = [_compiles(one, library) for one in entries]
+        rest = [
+            one if good else (ASKED_ANYWHERE, one[1], MULTILINE) for one, good in zip(entries, placed, strict=True)
+        ]
+        return finder.compiled(rest, library)
+
+
+def _compiles(entry: Entry, library: Library) -> bool:
+    try:
+        return bool(library.compiled([entry]))
+    except (ValueError, hs.error):
+        return False
 
 
 def _doubts(p: Plan, of: Mapping[int, frozenset[bytes]]) -> list[tuple[Entry, Collection[bytes] | None]]:

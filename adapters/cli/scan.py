@@ -29,7 +29,7 @@ def scan(args: Any) -> int:
             raise UntoldError from e
 
     tell = each if args.each else None
-    matcher = Matcher(roster, databases, library, rulefiles.sorter)
+    matcher = Matcher(roster, databases, library, rulefiles.sorter, rulefiles.memory)
     try:
         found = list(scan_files(files, matcher, unread, tell, lines=args.each or not args.count))
     except UntoldError as e:

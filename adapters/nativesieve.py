@@ -1,0 +1,103 @@
+"""What remembers quiet shapes, in C (`sieve.c`), without numpy: an `engine.sieve.Memory`, or None where the helper is switched off or cannot be had."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from defib.adapters.native import helper
+from defib.engine.sieve import FRESH, SHARE, Left, Shapes
+
+SOURCE = Path(__file__).with_name("sieve.c")
+P, N = ctypes.c_void_p, ctypes.c_int64
+MOST = 8192  # shapes
+PLACES = 4 * MOST
+ROOM = 2 * 1024 * 1024  # bytes of their records
+SHORTEST = 16  # bytes of a record that is left, on average
+FULL = -2
+
+
+class _Sieve(ctypes.Structure):
+    """`struct sieve` of sieve.c."""
+
+    _fields_ = [
+        ("table", P), ("places", N), ("many", N), ("most", N), ("room", N),
+        ("blind", P), ("raw", P), ("begin", P), ("from", P), ("to", P), ("verdict", P),
+        ("kept", P), ("stop", P), ("origin", P), ("records", N), ("used", N), ("most_records", N), ("most_used", N),
+    ]  # fmt: skip
+
+
+class Memory:
+    """The loaded helper, what it remembers, and room for what is left of a text, which is used again for the next."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises OSError or AttributeError for what is no such helper."""
+        c = ctypes.CDLL(str(path))
+        self._sift, self._forget = c.sift, c.forget
+        self._sift.restype, self._sift.argtypes = N, (P, ctypes.c_char_p, N, N, N)
+        self._forget.restype, self._forget.argtypes = None, (P,)
+        self._table, self._blind, self._raw = (_pages(kind, n) for kind, n in ((ctypes.c_uint32, PLACES), *2 * [(ctypes.c_uint8, ROOM)]))
+        self._begin, self._verdict = _pages(N, MOST + 1), _pages(ctypes.c_uint8, MOST)
+        self._from, self._to = _pages(ctypes.c_int32, MOST), _pages(ctypes.c_int32, MOST)
+        self._s = _Sieve(places=PLACES, most=MOST, room=ROOM)
+        for name in ("table", "blind", "raw", "begin", "from", "to", "verdict"):
+            setattr(self._s, name, ctypes.addressof(getattr(self, f"_{name}")))
+        self._judged = 0  # of the shapes
+
+    def sift(self, text: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
+        """As `engine.sieve.Memory` has it."""
+        s, at, size = self._s, 0, len(text)
+        self._make_room(size // SHARE)
+        s.records = s.used = 0
+        while 0 <= at < size:
+            at = self._sift(ctypes.byref(s), text, size, at, FRESH)
+            self._judge(judge)
+        if at == FULL:
+            self._forget(ctypes.byref(s))
+            self._judged = 0
+        if at < 0:
+            return None
+        if not s.records:
+            return NOTHING
+        return Left(ctypes.string_at(self._kept, s.used), self._stop[: s.records], self._origin[: s.records])
+
+    def _make_room(self, size: int) -> None:
+        s = self._s
+        if size > s.most_used:
+            s.most_used, s.most_records = size, size // SHORTEST
+            self._kept = _pages(ctypes.c_uint8, size)
+            self._stop, self._origin = (_pages(N, max(s.most_records, 1)) for _ in range(2))
+            for name in ("kept", "stop", "origin"):
+                setattr(s, name, ctypes.addressof(getattr(self, f"_{name}")))
+
+    def _judge(self, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> None:
+        first, many = self._judged, self._s.many
+        if first == many:
+            return
+        begins = self._begin[first : many + 1]
+        start, size = begins[0], begins[-1] - begins[0]
+        blind, raw = (ctypes.string_at(ctypes.addressof(part) + start, size) for part in (self._blind, self._raw))
+        told = judge(Shapes(blind, raw, [begin - start - 1 for begin in begins[1:]]))
+        for k, (verdict, begin, end) in enumerate(told, first):
+            self._verdict[k], self._from[k], self._to[k] = verdict, begin, end
+        self._judged = many
+
+
+NOTHING = Left(b"", (), ())
+
+
+def _pages(kind: Any, many: int) -> Any:
+    """An array in pages that cost nothing before they are used."""
+    return (kind * many).from_buffer(mmap.mmap(-1, many * ctypes.sizeof(kind)))
+
+
+def memory(cache: Path) -> Memory | None:
+    """The helper, compiled if it is not in the cache yet."""
+    path = helper(cache, SOURCE)
+    try:
+        return Memory(path) if path is not None else None
+    except (OSError, AttributeError):
+        return None

@@ -1,0 +1,161 @@
+/* Passes over the records that are known to hold nothing, without entering Python for each of them.
+ *
+ * Records that differ in their digits only have one shape. Of each shape one record was judged; where a digit matters to an expression that may
+ * match there, the shape names the part of the record in which it does, and only records with the same bytes in that part are alike. Records are
+ * compared with what was judged byte by byte: no two are ever taken for alike because a hash says so.
+ */
+#include <stdint.h>
+#include <string.h>
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
+
+#define INLINE __attribute__((always_inline)) static inline
+
+enum { UNJUDGED, QUIET, LOUD };
+enum { PROBES = 16, VARIANTS = 8, LONGEST = 4096 };
+enum { GIVEN_UP = -1, FULL = -2 };
+
+/* table: 1 + the number of a shape, or 0; `places` is a power of two. blind, raw: of each shape the record it was met in, with every digit as '0' and
+ * as it was, both with a line feed, from begin[k] to begin[k + 1]. from, to: the part in which digits matter. kept: the records of a text that are
+ * not known to hold nothing, each with its line feed; stop, origin: where those stand in `kept` and in the text. */
+struct sieve {
+    uint32_t *table;
+    int64_t places, many, most, room;
+    uint8_t *blind, *raw;
+    int64_t *begin;
+    int32_t *from, *to;
+    uint8_t *verdict;
+    uint8_t *kept;
+    int64_t *stop, *origin;
+    int64_t records, used, most_records, most_used;
+};
+
+struct sixteen {
+    uint64_t low, high;
+};
+
+/* Sixteen bytes with every digit as '0'. */
+INLINE struct sixteen blinded(const uint8_t *t) {
+    struct sixteen out;
+#ifdef __SSE2__
+    const __m128i x = _mm_loadu_si128((const __m128i *)t), zero = _mm_set1_epi8('0');
+    const __m128i d = _mm_sub_epi8(x, zero), digit = _mm_cmpeq_epi8(_mm_min_epu8(d, _mm_set1_epi8(9)), d);
+    const __m128i y = _mm_or_si128(_mm_and_si128(digit, zero), _mm_andnot_si128(digit, x));
+    memcpy(&out, &y, 16);
+#else
+    uint8_t y[16];
+    for (int k = 0; k < 16; k++) y[k] = t[k] >= '0' && t[k] <= '9' ? '0' : t[k];
+    memcpy(&out, y, 16);
+#endif
+    return out;
+}
+
+/* Fewer than sixteen bytes, and NULs behind them. */
+INLINE struct sixteen part(const uint8_t *t, int64_t n) {
+    uint8_t some[16] = {0};
+    memcpy(some, t, (size_t)n);
+    return blinded(some);
+}
+
+INLINE uint64_t mixed(uint64_t h, struct sixteen x) {
+    h = (h ^ x.low) * 0xff51afd7ed558ccdu;
+    return ((h ^ h >> 32) ^ x.high) * 0xc4ceb9fe1a85ec53u;
+}
+
+/* Of the length and three pieces: records are compared whole afterwards. */
+INLINE uint64_t hashed(const uint8_t *t, int64_t n) {
+    uint64_t h = (uint64_t)n * 0x9e3779b97f4a7c15u;
+    if (n < 16) {
+        h = mixed(h, part(t, n));
+    } else {
+        h = mixed(h, blinded(t));
+        h = mixed(h, blinded(t + (n - 16) / 2));
+        h = mixed(h, blinded(t + n - 16));
+    }
+    return h ^ h >> 29;
+}
+
+/* Whether a record equals one that is written blind. */
+INLINE int alike(const uint8_t *t, const uint8_t *blind, int64_t n) {
+    if (n < 16) {
+        struct sixteen x = part(t, n), y = part(blind, n);
+        return x.low == y.low && x.high == y.high;
+    }
+#ifdef __SSE2__
+    const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9);
+    for (int64_t k = 0;; k += 16) {
+        if (k + 16 > n) k = n - 16; /* the last ones once more, which costs less than cutting */
+        const __m128i x = _mm_loadu_si128((const __m128i *)(t + k)), b = _mm_loadu_si128((const __m128i *)(blind + k));
+        const __m128i d = _mm_sub_epi8(x, zero), digit = _mm_cmpeq_epi8(_mm_min_epu8(d, nine), d);
+        const __m128i y = _mm_or_si128(_mm_and_si128(digit, zero), _mm_andnot_si128(digit, x));
+        if (_mm_movemask_epi8(_mm_cmpeq_epi8(y, b)) != 0xffff) return 0;
+        if (k + 16 >= n) return 1;
+    }
+#else
+    for (int64_t k = 0; k < n; k++)
+        if ((t[k] >= '0' && t[k] <= '9' ? '0' : t[k]) != blind[k]) return 0;
+    return 1;
+#endif
+}
+
+/* Remembers a shape; asked: one that differs from it only where digits matter, or -1. Returns whether there was room. */
+static int added(struct sieve *s, uint32_t *place, const uint8_t *t, int64_t n, int64_t asked) {
+    int64_t k = s->many, at = s->begin[k];
+    if (k >= s->most || at + n + 1 > s->room) return 0;
+    for (int64_t j = 0; j < n; j++) s->blind[at + j] = t[j] >= '0' && t[j] <= '9' ? '0' : t[j];
+    memcpy(s->raw + at, t, (size_t)n);
+    s->blind[at + n] = s->raw[at + n] = '\n';
+    s->from[k] = asked < 0 ? 0 : s->from[asked], s->to[k] = asked < 0 ? 0 : s->to[asked];
+    s->verdict[k] = UNJUDGED;
+    s->begin[k + 1] = at + n + 1;
+    *place = (uint32_t)++s->many;
+    return 1;
+}
+
+/* What was judged of such a record. It is remembered if it is new. *full: set where there was no room to. */
+INLINE int verdict(struct sieve *s, const uint8_t *t, int64_t n, int *full) {
+    const uint64_t h = hashed(t, n);
+    int64_t asked = -1;
+    int variants = 0;
+    for (uint64_t probe = 0; probe < PROBES; probe++) {
+        uint32_t *place = s->table + ((h + probe) & (uint64_t)(s->places - 1));
+        if (!*place) {
+            *full = !added(s, place, t, n, asked);
+            return UNJUDGED;
+        }
+        int64_t k = *place - 1, at = s->begin[k];
+        if (s->begin[k + 1] - at != n + 1 || !alike(t, s->blind + at, n)) continue;
+        if (!memcmp(t + s->from[k], s->raw + at + s->from[k], (size_t)(s->to[k] - s->from[k]))) return s->verdict[k];
+        if (++variants == VARIANTS) return UNJUDGED;
+        asked = k;
+    }
+    return UNJUDGED;
+}
+
+void forget(struct sieve *s) {
+    s->many = 0;
+    s->begin[0] = 0;
+    memset(s->table, 0, (size_t)s->places * sizeof *s->table);
+}
+
+/* Goes on from `at`, until `fresh` bytes were kept of shapes that are to be judged, or to the end. Returns where it stands; GIVEN_UP where more is kept
+ * than pays, FULL where no more can be remembered. */
+int64_t sift(struct sieve *s, const uint8_t *text, int64_t size, int64_t at, int64_t fresh) {
+    int full = 0;
+    while (at < size && fresh > 0) {
+        const uint8_t *t = text + at, *feed = memchr(t, '\n', (size_t)(size - at));
+        int64_t n = feed ? feed - t : size - at;
+        at += n + 1;
+        const int judged = n <= LONGEST ? verdict(s, t, n, &full) : LOUD;
+        if (judged == QUIET) continue;
+        if (full) return FULL;
+        if (judged == UNJUDGED) fresh -= n + 1;
+        if (s->records == s->most_records || s->used + n + 1 > s->most_used) return GIVEN_UP;
+        memcpy(s->kept + s->used, t, (size_t)n);
+        s->used += n + 1;
+        s->kept[s->used - 1] = '\n';
+        s->stop[s->records] = s->used - 1, s->origin[s->records++] = at - 1;
+    }
+    return at < size ? at : size;
+}
