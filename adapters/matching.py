@@ -7,6 +7,8 @@ something was found, because counting them costs as much as looking; memory is o
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO
@@ -16,6 +18,7 @@ from defib.adapters.sniff import is_packed
 from defib.engine.blocks import Batch, LineCutter, Piece, clean
 from defib.engine.lazy import np
 from defib.engine.match import Hit, Matcher
+from defib.engine.sieve import Left
 
 NUMPY_PAYS = 512 * 1024 * 1024  # bytes of one file from which counting lines with numpy makes up for loading it
 
@@ -67,37 +70,66 @@ def _scan(
     numbered = lines and is_packed(head)
     cutter = LineCutter(0, numbered=numbered)
     count = Lines(raw.fileno(), file.size) if lines and not numbered else None
-
-    def take(pieces: list[Piece]) -> None:
-        for piece in pieces:
-            text = clean(piece.payload)
-            if tell is None:
-                tallies = matcher.tallies(text)
-                counts = {t.rule: t.count for t in tallies}
-                hits = sorted({(at, t.rule) for t in tallies for at in (t.first, t.last)}) if lines else []
-                for rule in counts if not lines else ():
-                    found.add(rule, 0, counts[rule])
-            else:
-                counts, hits = {}, matcher.hits(text)
-            for offset, line, rule in _placed(piece, text, hits, numbered=numbered):
-                at = count.of(offset) if count else line
-                found.add(rule, at, 1 if tell else counts.pop(rule, 0))
-                if tell is not None:
-                    tell(file, at, rule)
-
+    look = _Look(found, matcher, count, tell, lines=lines)
     try:
         for block, _ in blocks(raw, head, BLOCK_BYTES):
             found.size += len(block)
-            take(cutter.feed(block))
+            look.at(cutter.feed(block))
     except Exception as e:
         if not broken(e):
             raise
         unread.append(Unread(file.shown, f"read to where it broke: {why(e)}"))
-    take(cutter.finish())
+    look.at(cutter.finish())
     return found
 
 
-def _placed(piece: Piece, text: bytes, hits: list[Hit], *, numbered: bool) -> Iterator[tuple[int, int, int]]:
+@dataclass(slots=True)
+class _Look:
+    """Takes down what is found in the pieces of one file. count: of its lines, where the pieces do not bear their numbers."""
+
+    found: FileHits
+    matcher: Matcher
+    count: Lines | None
+    tell: Tell | None
+    lines: bool
+
+    def at(self, pieces: list[Piece]) -> None:
+        """Pieces in their order."""
+        for piece in pieces:
+            left = self.matcher.left(piece.payload) if not piece.giant else None
+            if left is None:
+                self._hits(piece, clean(piece.payload), None)
+                continue
+            if left.text:
+                self._hits(piece, left.text, left)
+            if self.count is not None:
+                self.count.told(piece.offset, piece.offset + len(piece.payload), left.feeds)
+
+    def _hits(self, piece: Piece, text: bytes, left: Left | None) -> None:
+        if self.tell is None:
+            tallies = self.matcher.tallies(text)
+            counts = {t.rule: t.count for t in tallies}
+            hits = sorted({(at, t.rule) for t in tallies for at in (t.first, t.last)}) if self.lines else []
+            for rule in counts if not self.lines else ():
+                self.found.add(rule, 0, counts[rule])
+        else:
+            counts, hits = {}, self.matcher.hits(text)
+        for line, rule in self._placed(piece, text, left, hits):
+            self.found.add(rule, line, 1 if self.tell else counts.pop(rule, 0))
+            if self.tell is not None:
+                self.tell(self.found.file, line, rule)
+
+    def _placed(self, piece: Piece, text: bytes, left: Left | None, hits: list[Hit]) -> Iterator[tuple[int, int]]:
+        """(line, rule) of every hit."""
+        if left is not None and hits:
+            first = self.count.of(piece.offset) if self.count is not None else piece.line
+            yield from ((first + left.line[bisect_left(left.stop, stop)], rule) for stop, rule in hits)
+            return
+        for offset, line, rule in _places(piece, text, hits, numbered=self.count is None):
+            yield self.count.of(offset) if self.count is not None else line, rule
+
+
+def _places(piece: Piece, text: bytes, hits: list[Hit], *, numbered: bool) -> Iterator[tuple[int, int, int]]:
     """(offset in the file, line, rule) of every hit; the line is 0 where the piece is not numbered."""
     if not hits:
         return
@@ -117,23 +149,39 @@ def _placed(piece: Piece, text: bytes, hits: list[Hit], *, numbered: bool) -> It
 
 
 class Lines:
-    """Line numbers of offsets that only grow, counted by reading the file a second time up to there (it is still in memory)."""
+    """Line numbers of offsets that only grow. Line feeds that nobody counted are counted by reading the file a second time up to there (it is still
+    in memory)."""
 
     def __init__(self, handle: int, size: int) -> None:
         self._handle = handle
         self._at = 0
         self._line = 1
         self._numpy = size >= NUMPY_PAYS
+        self._told: deque[tuple[int, int, int]] = deque()  # (start, stop, line feeds) of stretches that were counted, in order
+
+    def told(self, start: int, stop: int, feeds: int) -> None:
+        """How many line feeds are between two offsets, none of them before one that was told or asked for."""
+        if self._told or self._at != start:
+            self._told.append((start, stop, feeds))
+        else:
+            self._at, self._line = stop, self._line + feeds
 
     def of(self, offset: int) -> int:
         """The line in which the byte at this offset stands, counted by line feeds from 1 on."""
         while self._at < offset:
-            block = os.pread(self._handle, min(BLOCK_BYTES, offset - self._at), self._at)
-            if not block:
-                break  # the file has shrunk since it was read
-            self._at += len(block)
-            if self._numpy:
-                self._line += int(np.count_nonzero(np.frombuffer(block, np.uint8) == 10))
-            else:
-                self._line += block.count(b"\n")
+            start, stop, feeds = self._told[0] if self._told else (offset, offset, 0)
+            if start == self._at and stop <= offset:
+                self._told.popleft()
+                self._at, self._line = stop, self._line + feeds
+            elif not self._counted(min(BLOCK_BYTES, (start if self._at < start else offset) - self._at)):
+                break
         return self._line
+
+    def _counted(self, size: int) -> bool:
+        block = os.pread(self._handle, size, self._at)
+        self._at += len(block)
+        if self._numpy:
+            self._line += int(np.count_nonzero(np.frombuffer(block, np.uint8) == 10))
+        else:
+            self._line += block.count(b"\n")
+        return bool(block)  # or the file has shrunk since it was read

@@ -25,8 +25,9 @@ class _Sieve(ctypes.Structure):
 
     _fields_ = [
         ("table", P), ("places", N), ("many", N), ("most", N), ("room", N),
-        ("blind", P), ("raw", P), ("begin", P), ("from", P), ("to", P), ("verdict", P),
-        ("kept", P), ("stop", P), ("origin", P), ("records", N), ("used", N), ("most_records", N), ("most_used", N),
+        ("blind", P), ("raw", P), ("begin", P), ("from", P), ("to", P), ("next", P), ("verdict", P),
+        ("kept", P), ("stop", P), ("start", P), ("line", P),
+        ("records", N), ("used", N), ("most_records", N), ("most_used", N), ("feeds", N),
     ]  # fmt: skip
 
 
@@ -41,17 +42,17 @@ class Memory:
         self._forget.restype, self._forget.argtypes = None, (P,)
         self._table, self._blind, self._raw = (_pages(kind, n) for kind, n in ((ctypes.c_uint32, PLACES), *2 * [(ctypes.c_uint8, ROOM)]))
         self._begin, self._verdict = _pages(N, MOST + 1), _pages(ctypes.c_uint8, MOST)
-        self._from, self._to = _pages(ctypes.c_int32, MOST), _pages(ctypes.c_int32, MOST)
+        self._from, self._to, self._next = (_pages(ctypes.c_int32, MOST) for _ in range(3))
         self._s = _Sieve(places=PLACES, most=MOST, room=ROOM)
-        for name in ("table", "blind", "raw", "begin", "from", "to", "verdict"):
+        for name in ("table", "blind", "raw", "begin", "from", "to", "next", "verdict"):
             setattr(self._s, name, ctypes.addressof(getattr(self, f"_{name}")))
         self._judged = 0  # of the shapes
 
     def sift(self, text: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
         """As `engine.sieve.Memory` has it."""
         s, at, size = self._s, 0, len(text)
-        self._make_room(size // SHARE)
-        s.records = s.used = 0
+        self._make_room(max(size // SHARE, 1))
+        s.records = s.used = s.feeds = 0
         while 0 <= at < size:
             at = self._sift(ctypes.byref(s), text, size, at, FRESH)
             self._judge(judge)
@@ -60,17 +61,16 @@ class Memory:
             self._judged = 0
         if at < 0:
             return None
-        if not s.records:
-            return NOTHING
-        return Left(ctypes.string_at(self._kept, s.used), self._stop[: s.records], self._origin[: s.records])
+        n = s.records
+        return Left(ctypes.string_at(self._kept, s.used), self._stop[:n], self._start[:n], self._line[:n], s.feeds)
 
     def _make_room(self, size: int) -> None:
         s = self._s
         if size > s.most_used:
             s.most_used, s.most_records = size, size // SHORTEST
             self._kept = _pages(ctypes.c_uint8, size)
-            self._stop, self._origin = (_pages(N, max(s.most_records, 1)) for _ in range(2))
-            for name in ("kept", "stop", "origin"):
+            self._stop, self._start, self._line = (_pages(N, max(s.most_records, 1)) for _ in range(3))
+            for name in ("kept", "stop", "start", "line"):
                 setattr(s, name, ctypes.addressof(getattr(self, f"_{name}")))
 
     def _judge(self, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> None:
@@ -84,9 +84,6 @@ class Memory:
         for k, (verdict, begin, end) in enumerate(told, first):
             self._verdict[k], self._from[k], self._to[k] = verdict, begin, end
         self._judged = many
-
-
-NOTHING = Left(b"", (), ())
 
 
 def _pages(kind: Any, many: int) -> Any:

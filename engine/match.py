@@ -64,25 +64,18 @@ class Matcher:
         self._memory: Callable[[], Memory | None] | None = memory
         self._sieve: Sieve | None = None
 
-    def hits(self, text: bytes) -> list[Hit]:
-        """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
-        left = self._left(text)
-        if left is None:
-            return self._hits(text)
-        return [(left.placed(stop), rule) for stop, rule in self._hits(left.text)] if left.text else []
-
-    def _left(self, text: bytes) -> Left | None:
-        """The records of a text that may hold something; None where all are to be looked at."""
-        if len(text) < sieve.LEAST:
-            return None
-        if self._memory is not None:
+    def left(self, payload: bytes) -> Left | None:
+        """The records that may hold a hit, as `hits` and `tallies` take them; None where all are to be looked at. payload: whole records as they
+        were written."""
+        if self._memory is not None and len(payload) >= sieve.LEAST:
             memory, self._memory = self._memory(), None
             if memory is not None:
                 rules = [kind == "rule" for kind, _ in self._roster.finders]
                 self._sieve = Sieve(self._databases, memory, self._finder.matches, rules, self._library)
-        return self._sieve.of(text) if self._sieve is not None else None
+        return self._sieve.of(payload) if self._sieve is not None else None
 
-    def _hits(self, text: bytes) -> list[Hit]:
+    def hits(self, text: bytes) -> list[Hit]:
+        """Every hit, by record and then rule, each once. text: whole records as `blocks.clean` shows them."""
         matches = self._finder.matches(text)
         if len(matches[0]) <= FEW:
             return self._few(text, matches)
@@ -109,13 +102,6 @@ class Matcher:
 
     def tallies(self, text: bytes) -> list[Tally]:
         """The same hits, added up by rule."""
-        left = self._left(text)
-        if left is None:
-            return self._tallies(text)
-        told = self._tallies(left.text) if left.text else []
-        return [Tally(t.rule, t.count, left.placed(t.first), left.placed(t.last)) for t in told]
-
-    def _tallies(self, text: bytes) -> list[Tally]:
         found = self._shortly(text) if self._storm else None
         if found is None:
             matches = self._finder.matches(text)
@@ -132,7 +118,7 @@ class Matcher:
         short = self._shortener.of(text, self._finder.matches)
         if short is None:
             return None
-        found = _weighed(short, self._hits(short.text))
+        found = _weighed(short, self.hits(short.text))
         self._storm = sum(t.count for t in found) > FEW
         return found
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from defib.engine import finder
+from defib.engine.blocks import clean
 from defib.engine.library import BINDING, Library, Matches
 from defib.engine.plan import ASKED_ANYWHERE, Databases
 
@@ -25,15 +26,19 @@ QUIET, LOUD = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """text: records, each with its line feed. stop, origin: where that stands there, and in the text they are from."""
+    """text: records, each with a line feed. Of each: stop, where that stands there; start, where the record stands in the text it is from; line, how
+    many line feeds come before it there. feeds: those of that text."""
 
     text: bytes
     stop: Sequence[int]
-    origin: Sequence[int]
+    start: Sequence[int]
+    line: Sequence[int]
+    feeds: int
 
-    def placed(self, stop: int) -> int:
-        """The place of a line feed in the text they are from."""
-        return self.origin[bisect_left(self.stop, stop)]
+    def cleaned(self) -> Left:
+        """As patterns see it."""
+        text = clean(self.text)
+        return self if text is self.text else Left(text, ends(text), self.start, self.line, self.feeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +50,20 @@ class Shapes:
     stops: Sequence[int]
 
 
+def ends(text: bytes) -> list[int]:
+    """Where its line feeds are."""
+    out: list[int] = []
+    at = text.find(b"\n")
+    while at >= 0:
+        out.append(at)
+        at = text.find(b"\n", at + 1)
+    return out
+
+
 class Memory(Protocol):
     """What remembers shapes and their verdicts; for one thread at a time."""
 
-    def sift(self, text: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
+    def sift(self, payload: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
         """judge: (verdict, from, to) of each shape it is given, as `Judge.of` tells. None where too much would be left."""
 
 
@@ -67,32 +82,40 @@ class Sieve:
         self._asked = finder.load(databases.asked, library)
         self._failed = self._pause = 0
 
-    def of(self, text: bytes) -> Left | None:
-        """What is left of a text."""
-        if self._pause:
-            self._pause -= 1
+    def of(self, payload: bytes) -> Left | None:
+        """What is left of whole records as they were written, cleaned. None also where the sieve is not tried."""
+        if self._pause or len(payload) < LEAST:
+            self._pause = max(self._pause - 1, 0)
             return None
-        left = self._memory.sift(text, self._judged)
+        left = self._memory.sift(payload, self._judged)
         if left is not None:
             self._failed = 0
-        else:
-            self._pause = PAUSES[self._failed]
-            self._failed = min(self._failed + 1, len(PAUSES) - 1)
-        return left
+            return left.cleaned()
+        self._pause = PAUSES[self._failed]
+        self._failed = min(self._failed + 1, len(PAUSES) - 1)
+        return None
 
     def _judged(self, shapes: Shapes) -> list[tuple[int, int, int]]:
-        """Of each shape whether something is found in its record, and the part of it in which an expression may ask for digits."""
-        stops = shapes.stops
-        begins = [0, *(stop + 1 for stop in stops)]
-        first, last = [stop + 1 for stop in stops], list(begins)
-        if self._asked is not None:
-            for code, start, end in zip(*self._asked.spans(shapes.blind), strict=True):
-                k = bisect_left(stops, end - 1)
-                everywhere = code == ASKED_ANYWHERE
-                first[k] = min(first[k], begins[k] if everywhere else start)
-                last[k] = max(last[k], stops[k] if everywhere else min(end, stops[k]))
-        loud = {bisect_left(stops, end - 1) for n, end in zip(*self._matches(shapes.raw), strict=True) if self._rules[n]}
-        return [
-            (LOUD if k in loud else QUIET, a - begin, b - begin) if a <= b else (LOUD if k in loud else QUIET, 0, 0)
-            for k, (begin, a, b) in enumerate(zip(begins, first, last, strict=False))
-        ]
+        """Of each shape whether something is found in its record, and the part of it in which an expression may ask for digits.
+
+        Cleaning takes the same bytes out of records of one shape: to a terminal's escapes all digits are one.
+        """
+        blind, raw = clean(shapes.blind), clean(shapes.raw)
+        stops = shapes.stops if raw is shapes.raw else ends(raw)
+        lengths = _lengths(shapes.stops)
+        whole = [length if length != cleaned else 0 for length, cleaned in zip(lengths, _lengths(stops), strict=True)]
+        parts: dict[int, tuple[int, int]] = {}
+        for code, start, end in zip(*self._asked.spans(blind), strict=True) if self._asked is not None else ():
+            k = bisect_left(stops, end - 1)
+            begin = stops[k - 1] + 1 if k else 0
+            if code == ASKED_ANYWHERE or whole[k]:
+                parts[k] = 0, lengths[k]
+            else:
+                first, last = parts.get(k, (lengths[k], 0))
+                parts[k] = min(first, start - begin), max(last, min(end, stops[k]) - begin)
+        loud = {bisect_left(stops, end - 1) for n, end in zip(*self._matches(raw), strict=True) if self._rules[n]}
+        return [(LOUD if k in loud else QUIET, *parts.get(k, (0, 0))) for k in range(len(stops))]
+
+
+def _lengths(stops: Sequence[int]) -> list[int]:
+    return [stop - before - 1 for before, stop in zip((-1, *stops), stops, strict=False)]
