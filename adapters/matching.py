@@ -157,7 +157,9 @@ class Lines:
         self._at = 0
         self._line = 1
         self._numpy = size >= NUMPY_PAYS
-        self._told: deque[tuple[int, int, int]] = deque()  # (start, stop, line feeds) of stretches that were counted, in order
+        self._told: deque[tuple[int, int, int]] = (
+            deque()
+        )  # (start, stop, line feeds) of stretches that were counted, in order
 
     def told(self, start: int, stop: int, feeds: int) -> None:
         """How many line feeds are between two offsets, none of them before one that was told or asked for."""
@@ -173,7 +175,7 @@ class Lines:
             if start == self._at and stop <= offset:
                 self._told.popleft()
                 self._at, self._line = stop, self._line + feeds
-            elif not self._counted(min(BLOCK_BYTES, (start if self._at < start else offset) - self._at)):
+            elif not self._counted(min(BLOCK_BYTES, (min(start, offset) if self._at < start else offset) - self._at)):
                 break
         return self._line
 

@@ -1,4 +1,4 @@
-"""What remembers quiet shapes, in C (`sieve.c`), without numpy: an `engine.sieve.Memory`, or None where the helper is switched off or cannot be had."""
+"""What remembers quiet shapes, in C (`sieve.c`), without numpy: an `engine.sieve.Memory`, or None where the helper cannot be had."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ class Memory:
         self._sift, self._forget = c.sift, c.forget
         self._sift.restype, self._sift.argtypes = N, (P, ctypes.c_char_p, N, N, N)
         self._forget.restype, self._forget.argtypes = None, (P,)
-        self._table, self._blind, self._raw = (_pages(kind, n) for kind, n in ((ctypes.c_uint32, PLACES), *2 * [(ctypes.c_uint8, ROOM)]))
+        self._table, self._blind, self._raw = (
+            _pages(kind, n) for kind, n in ((ctypes.c_uint32, PLACES), *2 * [(ctypes.c_uint8, ROOM)])
+        )
         self._begin, self._verdict = _pages(N, MOST + 1), _pages(ctypes.c_uint8, MOST)
         self._from, self._to, self._next = (_pages(ctypes.c_int32, MOST) for _ in range(3))
         self._s = _Sieve(places=PLACES, most=MOST, room=ROOM)

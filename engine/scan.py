@@ -140,9 +140,7 @@ def _asked(doubts: list[Entry], library: Library) -> bytes:
         return finder.compiled(entries, library)
     except (ValueError, hs.error):  # the library cannot tell the start of every expression
         placed = [_compiles(one, library) for one in entries]
-        rest = [
-            one if good else (ASKED_ANYWHERE, one[1], MULTILINE) for one, good in zip(entries, placed, strict=True)
-        ]
+        rest = [one if good else (ASKED_ANYWHERE, one[1], MULTILINE) for one, good in zip(entries, placed, strict=True)]
         return finder.compiled(rest, library)
 
 
