@@ -111,6 +111,7 @@ def test_the_sdist_can_be_built_from(built: Path) -> None:
         "adapters/collect.c",
         "adapters/fields.c",
         "adapters/shapes.c",
+        "adapters/sieve.c",
         "rules/classes.yaml",
         "LICENSE",
     } <= names
