@@ -18,12 +18,11 @@ from defib.engine.finder import Finder
 from defib.engine.lazy import np
 from defib.engine.library import BINDING, Library, Matches, Searcher
 from defib.engine.plan import Databases, Roster
-from defib.engine.shorter import Short, Shortener, Sorter
 from defib.engine.sieve import Left, Memory, Sieve
-from defib.engine.sorting import PlainSorter
 
 if TYPE_CHECKING:
     from defib.engine.hits import Hits
+    from defib.engine.shorter import Short, Shortener, Sorter
 
 FEW = 256  # matches of one text up to which plain Python is faster than loading and using numpy
 Hit = tuple[int, int]  # position of the record's line feed in the text, rule
@@ -49,7 +48,7 @@ class Matcher:
         roster: Roster,
         databases: Databases,
         library: Library = BINDING,
-        sorter: Callable[[], Sorter] = PlainSorter,
+        sorter: Callable[[], Sorter] | None = None,
         memory: Callable[[], Memory | None] = lambda: None,
     ) -> None:
         self._roster = roster
@@ -114,7 +113,10 @@ class Matcher:
     def _shortly(self, text: bytes) -> list[Tally] | None:
         """By a text that is shorter; None where there is none."""
         if self._shortener is None:
-            self._shortener = Shortener(self._databases, self._sorter(), self._library)
+            from defib.engine.shorter import Shortener
+            from defib.engine.sorting import PlainSorter
+
+            self._shortener = Shortener(self._databases, (self._sorter or PlainSorter)(), self._library)
         short = self._shortener.of(text, self._finder.matches)
         if short is None:
             return None
