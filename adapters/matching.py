@@ -157,9 +157,8 @@ class Lines:
         self._at = 0
         self._line = 1
         self._numpy = size >= NUMPY_PAYS
-        self._told: deque[tuple[int, int, int]] = (
-            deque()
-        )  # (start, stop, line feeds) of stretches that were counted, in order
+        # (start, stop, line feeds) of stretches that were counted, in order
+        self._told: deque[tuple[int, int, int]] = deque()
 
     def told(self, start: int, stop: int, feeds: int) -> None:
         """How many line feeds are between two offsets, none of them before one that was told or asked for."""

@@ -10,16 +10,21 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import mmap
 import os
+import re
 import stat
 import sys
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from defib.engine.library import Entry, Library, Matches, Searcher, Spans
 
 SOURCE = Path(__file__).with_name("collect.c")
+INCLUDED = re.compile(rb'^#include "(\w+\.h)"$', re.M)  # headers of ours
+T = TypeVar("T")
 COMPILERS = ("cc", "gcc", "clang")
 COMPILE_S = 60  # a compiler that takes longer is given up
 SHARED = ("libhs.so.5", "libhs.5.dylib")  # Vectorscan's bears the same name
@@ -205,12 +210,27 @@ def _switched_off() -> bool:
     return os.environ.get("DEFIB_NATIVE") == "off" or sys.platform == "win32"
 
 
+def pages(kind: Any, many: int) -> Any:
+    """An array in pages that cost nothing before they are used."""
+    return (kind * many).from_buffer(mmap.mmap(-1, many * ctypes.sizeof(kind)))
+
+
+def made(cache: Path, kind: Callable[..., T], *sources: Path) -> T | None:
+    """What is made of the compiled helpers. None where one cannot be had, or is none (`kind` raises OSError or AttributeError)."""
+    paths = [helper(cache, source) for source in sources]
+    with contextlib.suppress(OSError, AttributeError):
+        return kind(*paths) if None not in paths else None
+    return None
+
+
 def helper(cache: Path, source: Path) -> Path | None:
     """The compiled helper; made if it is not there. None where it is switched off, cannot be made or is not to be trusted."""
     if _switched_off():
         return None
     try:
-        key = hashlib.sha256(source.read_bytes() + "|".join(os.uname()[i] for i in (0, 4)).encode()).hexdigest()
+        text = source.read_bytes()
+        text += b"".join(source.with_name(name.decode()).read_bytes() for name in INCLUDED.findall(text))
+        key = hashlib.sha256(text + "|".join(os.uname()[i] for i in (0, 4)).encode()).hexdigest()
         path = cache / f"{source.stem}-{key[:32]}.so"
         cache.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not _ours(cache):

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from defib.adapters.native import helper
+from defib.adapters.native import made
 from defib.engine.fields import F64, I64, U8, Program
 
 SOURCES = tuple(Path(__file__).with_name(name) for name in ("fields.c", "shapes.c"))
@@ -137,10 +137,4 @@ def _at(a: npt.NDArray[np.generic]) -> int:
 
 def kernel(cache: Path) -> Fields | None:
     """The helper, compiled if it is not in the cache yet."""
-    paths = [helper(cache, source) for source in SOURCES]
-    if None in paths:
-        return None
-    try:
-        return Fields(*(path for path in paths if path is not None))
-    except (OSError, AttributeError):
-        return None
+    return made(cache, Fields, *SOURCES)

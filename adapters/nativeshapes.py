@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from defib.adapters.native import helper
+from defib.adapters.native import made, pages
 from defib.engine.shorter import MOST, SHARE, SHORTEST, Short
 
 SOURCE = Path(__file__).with_name("shapes.c")
@@ -53,14 +52,9 @@ class Sorter:
         if size > self.room:
             self.room = size + size // 4
             self.records = self.room // SHORTEST
-            self.of, self.shape = (_pages(ctypes.c_int32, self.records) for _ in range(2))
-            self.stop, self.ends, self.count, self.first, self.last = (_pages(N, self.records) for _ in range(5))
-            self.out = _pages(ctypes.c_uint8, self.room)
-
-
-def _pages(kind: Any, many: int) -> Any:
-    """An array in pages that cost nothing before they are used."""
-    return (kind * many).from_buffer(mmap.mmap(-1, many * ctypes.sizeof(kind)))
+            self.of, self.shape = (pages(ctypes.c_int32, self.records) for _ in range(2))
+            self.stop, self.ends, self.count, self.first, self.last = (pages(N, self.records) for _ in range(5))
+            self.out = pages(ctypes.c_uint8, self.room)
 
 
 @dataclass(slots=True)
@@ -104,8 +98,4 @@ class Sorted:
 
 def sorter(cache: Path) -> Sorter | None:
     """The helper, compiled if it is not in the cache yet."""
-    path = helper(cache, SOURCE)
-    try:
-        return Sorter(path) if path is not None else None
-    except (OSError, AttributeError):
-        return None
+    return made(cache, Sorter, SOURCE)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import mmap
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from defib.adapters.native import helper
+from defib.adapters.native import made, pages
 from defib.engine.sieve import FRESH, SHARE, Left, Shapes
 
 SOURCE = Path(__file__).with_name("sieve.c")
@@ -26,7 +25,7 @@ class _Sieve(ctypes.Structure):
     _fields_ = [
         ("table", P), ("places", N), ("many", N), ("most", N), ("room", N),
         ("blind", P), ("raw", P), ("begin", P), ("from", P), ("to", P), ("next", P), ("verdict", P),
-        ("kept", P), ("stop", P), ("start", P), ("line", P),
+        ("kept", P), ("stop", P), ("line", P),
         ("records", N), ("used", N), ("most_records", N), ("most_used", N), ("feeds", N),
     ]  # fmt: skip
 
@@ -41,19 +40,20 @@ class Memory:
         self._sift.restype, self._sift.argtypes = N, (P, ctypes.c_char_p, N, N, N)
         self._forget.restype, self._forget.argtypes = None, (P,)
         self._table, self._blind, self._raw = (
-            _pages(kind, n) for kind, n in ((ctypes.c_uint32, PLACES), *2 * [(ctypes.c_uint8, ROOM)])
+            pages(kind, n) for kind, n in ((ctypes.c_uint32, PLACES), *2 * [(ctypes.c_uint8, ROOM)])
         )
-        self._begin, self._verdict = _pages(N, MOST + 1), _pages(ctypes.c_uint8, MOST)
-        self._from, self._to, self._next = (_pages(ctypes.c_int32, MOST) for _ in range(3))
+        self._begin, self._verdict = pages(N, MOST + 1), pages(ctypes.c_uint8, MOST)
+        self._from, self._to, self._next = (pages(ctypes.c_int32, MOST) for _ in range(3))
         self._s = _Sieve(places=PLACES, most=MOST, room=ROOM)
         for name in ("table", "blind", "raw", "begin", "from", "to", "next", "verdict"):
             setattr(self._s, name, ctypes.addressof(getattr(self, f"_{name}")))
         self._judged = 0  # of the shapes
+        self._kept: Any = ()
 
     def sift(self, text: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
         """As `engine.sieve.Memory` has it."""
         s, at, size = self._s, 0, len(text)
-        self._make_room(max(size // SHARE, 1))
+        self._make_room(size // SHARE)
         s.records = s.used = s.feeds = 0
         while 0 <= at < size:
             at = self._sift(ctypes.byref(s), text, size, at, FRESH)
@@ -64,15 +64,17 @@ class Memory:
         if at < 0:
             return None
         n = s.records
-        return Left(ctypes.string_at(self._kept, s.used), self._stop[:n], self._start[:n], self._line[:n], s.feeds)
+        return Left(ctypes.string_at(self._kept, s.used) if n else b"", self._stop[:n], self._line[:n], s.feeds)
 
     def _make_room(self, size: int) -> None:
         s = self._s
-        if size > s.most_used:
-            s.most_used, s.most_records = size, size // SHORTEST
-            self._kept = _pages(ctypes.c_uint8, size)
-            self._stop, self._start, self._line = (_pages(N, max(s.most_records, 1)) for _ in range(3))
-            for name in ("kept", "stop", "start", "line"):
+        s.most_used = size
+        if size > len(self._kept):
+            room = size + size // 4
+            s.most_records = room // SHORTEST
+            self._kept = pages(ctypes.c_uint8, room)
+            self._stop, self._line = (pages(N, s.most_records + 1) for _ in range(2))
+            for name in ("kept", "stop", "line"):
                 setattr(s, name, ctypes.addressof(getattr(self, f"_{name}")))
 
     def _judge(self, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> None:
@@ -88,15 +90,6 @@ class Memory:
         self._judged = many
 
 
-def _pages(kind: Any, many: int) -> Any:
-    """An array in pages that cost nothing before they are used."""
-    return (kind * many).from_buffer(mmap.mmap(-1, many * ctypes.sizeof(kind)))
-
-
 def memory(cache: Path) -> Memory | None:
     """The helper, compiled if it is not in the cache yet."""
-    path = helper(cache, SOURCE)
-    try:
-        return Memory(path) if path is not None else None
-    except (OSError, AttributeError):
-        return None
+    return made(cache, Memory, SOURCE)

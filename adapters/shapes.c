@@ -3,47 +3,9 @@
  * Records that differ in their digits only have one shape, and a program (see fields.c) that does not ask which digit stands somewhere finds the
  * same in all of them: so each shape is written once, for the programs to run on.
  */
-#include <stdint.h>
-#include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
-/* What runs for every record: the compiler would call it, which costs a third more. */
-#define INLINE __attribute__((always_inline)) static inline
+#include "blind.h"
 
 enum { NONE, FOUND, LEFT, NO_DATE };
-
-struct sixteen {
-    uint64_t low, high;
-};
-
-/* At most sixteen bytes with every digit as '0', and NULs behind them. */
-INLINE struct sixteen blind(const uint8_t *t, int64_t n) {
-    uint8_t some[16] = {0};
-    struct sixteen out;
-    if (n < 16) {
-        memcpy(some, t, (size_t)n);
-        t = some;
-    }
-#ifdef __SSE2__
-    const __m128i x = _mm_loadu_si128((const __m128i *)t), zero = _mm_set1_epi8('0');
-    const __m128i d = _mm_sub_epi8(x, zero), digit = _mm_cmpeq_epi8(_mm_min_epu8(d, _mm_set1_epi8(9)), d);
-    __m128i y = _mm_or_si128(_mm_and_si128(digit, zero), _mm_andnot_si128(digit, x));
-    memcpy(&out, &y, 16);
-#else
-    uint8_t y[16];
-    for (int k = 0; k < 16; k++) y[k] = t[k] >= '0' && t[k] <= '9' ? '0' : t[k];
-    memcpy(&out, y, 16);
-#endif
-    return out;
-}
-
-/* The k-th sixteen of a text, or its last ones: those overlap where the text is long enough, which costs less than cutting. */
-INLINE struct sixteen piece(const uint8_t *t, int64_t k, int64_t n) {
-    if (k + 16 <= n) return blind(t + k, 16);
-    return n < 16 ? blind(t, n) : blind(t + n - 16, 16);
-}
 
 INLINE uint64_t hashed(const uint8_t *t, int64_t n) {
     uint64_t a = (uint64_t)n, b = 0x9e3779b97f4a7c15u;
@@ -163,10 +125,7 @@ int64_t sorted(const uint8_t *text, int64_t size, uint64_t *table, int64_t place
         of[k] = (int32_t)one;
         if (one < new) continue;
         if (s.many > most || used + length[one] >= room) return -1;
-        for (int64_t j = 0; j < length[one]; j += 16) {
-            struct sixteen x = blind(text + at + j, length[one] - j);
-            memcpy(digest + used + j, &x, (size_t)(length[one] - j < 16 ? length[one] - j : 16));
-        }
+        write_blind(text + at, length[one], digest + used);
         used += length[one];
         end[one] = used;
         digest[used++] = '\n';

@@ -4,13 +4,7 @@
  * match there, the shape names the part of the record in which it does, and only records with the same bytes in that part are alike. Records are
  * compared with what was judged byte by byte: no two are ever taken for alike because a hash says so.
  */
-#include <stdint.h>
-#include <string.h>
-#ifdef __SSE2__
-#include <emmintrin.h>
-#endif
-
-#define INLINE __attribute__((always_inline)) static inline
+#include "blind.h"
 
 enum { UNJUDGED, QUIET, LOUD };
 enum { PROBES = 16, VARIANTS = 8, LONGEST = 4096 };
@@ -18,8 +12,8 @@ enum { GIVEN_UP = -1, FULL = -2 };
 
 /* table: 1 + the number of a shape, or 0; `places` is a power of two. blind, raw: of each shape the record it was met in, with every digit as '0' and
  * as it was, both with a line feed, from begin[k] to begin[k + 1]. from, to: the part in which digits matter. next: the shape that followed last.
- * kept: the records of a text that are not known to hold nothing, each with a line feed; of each: `stop`, where that stands in `kept`; `start`, where
- * the record stands in the text; `line`, how many line feeds come before it there. feeds: line feeds of the text, so far. */
+ * kept: the records of a text that are not known to hold nothing, each with a line feed; of each: `stop`, where that stands in `kept`; `line`, how
+ * many line feeds come before it in the text. feeds: line feeds of the text, so far. */
 struct sieve {
     uint32_t *table;
     int64_t places, many, most, room;
@@ -28,36 +22,9 @@ struct sieve {
     int32_t *from, *to, *next;
     uint8_t *verdict;
     uint8_t *kept;
-    int64_t *stop, *start, *line;
+    int64_t *stop, *line;
     int64_t records, used, most_records, most_used, feeds;
 };
-
-struct sixteen {
-    uint64_t low, high;
-};
-
-/* Sixteen bytes with every digit as '0'. */
-INLINE struct sixteen blinded(const uint8_t *t) {
-    struct sixteen out;
-#ifdef __SSE2__
-    const __m128i x = _mm_loadu_si128((const __m128i *)t), zero = _mm_set1_epi8('0');
-    const __m128i d = _mm_sub_epi8(x, zero), digit = _mm_cmpeq_epi8(_mm_min_epu8(d, _mm_set1_epi8(9)), d);
-    const __m128i y = _mm_or_si128(_mm_and_si128(digit, zero), _mm_andnot_si128(digit, x));
-    memcpy(&out, &y, 16);
-#else
-    uint8_t y[16];
-    for (int k = 0; k < 16; k++) y[k] = t[k] >= '0' && t[k] <= '9' ? '0' : t[k];
-    memcpy(&out, y, 16);
-#endif
-    return out;
-}
-
-/* Fewer than sixteen bytes, and NULs behind them. */
-INLINE struct sixteen part(const uint8_t *t, int64_t n) {
-    uint8_t some[16] = {0};
-    memcpy(some, t, (size_t)n);
-    return blinded(some);
-}
 
 INLINE uint64_t mixed(uint64_t h, struct sixteen x) {
     h = (h ^ x.low) * 0xff51afd7ed558ccdu;
@@ -67,44 +34,30 @@ INLINE uint64_t mixed(uint64_t h, struct sixteen x) {
 /* Of the length and three pieces: records are compared whole afterwards. */
 INLINE uint64_t hashed(const uint8_t *t, int64_t n) {
     uint64_t h = (uint64_t)n * 0x9e3779b97f4a7c15u;
-    if (n < 16) {
-        h = mixed(h, part(t, n));
-    } else {
-        h = mixed(h, blinded(t));
-        h = mixed(h, blinded(t + (n - 16) / 2));
-        h = mixed(h, blinded(t + n - 16));
+    h = mixed(h, piece(t, 0, n));
+    if (n > 16) {
+        h = mixed(h, piece(t, (n - 16) / 2, n));
+        h = mixed(h, piece(t, n - 16, n));
     }
     return h ^ h >> 29;
 }
 
 /* Whether a record equals one that is written blind. */
-INLINE int alike(const uint8_t *t, const uint8_t *blind, int64_t n) {
+INLINE int alike(const uint8_t *t, const uint8_t *written, int64_t n) {
     if (n < 16) {
-        struct sixteen x = part(t, n), y = part(blind, n);
-        return x.low == y.low && x.high == y.high;
+        struct sixteen x = blind(t, n);
+        return !memcmp(&x, written, (size_t)n);
     }
-#ifdef __SSE2__
-    const __m128i zero = _mm_set1_epi8('0'), nine = _mm_set1_epi8(9);
-    for (int64_t k = 0;; k += 16) {
-        if (k + 16 > n) k = n - 16; /* the last ones once more, which costs less than cutting */
-        const __m128i x = _mm_loadu_si128((const __m128i *)(t + k)), b = _mm_loadu_si128((const __m128i *)(blind + k));
-        const __m128i d = _mm_sub_epi8(x, zero), digit = _mm_cmpeq_epi8(_mm_min_epu8(d, nine), d);
-        const __m128i y = _mm_or_si128(_mm_and_si128(digit, zero), _mm_andnot_si128(digit, x));
-        if (_mm_movemask_epi8(_mm_cmpeq_epi8(y, b)) != 0xffff) return 0;
-        if (k + 16 >= n) return 1;
-    }
-#else
-    for (int64_t k = 0; k < n; k++)
-        if ((t[k] >= '0' && t[k] <= '9' ? '0' : t[k]) != blind[k]) return 0;
-    return 1;
-#endif
+    for (int64_t k = 0; k + 16 <= n; k += 16)
+        if (!blinded_is(t + k, written + k)) return 0;
+    return blinded_is(t + n - 16, written + n - 16);
 }
 
 /* Remembers a shape; asked: one that differs from it only where digits matter, or -1. Returns whether there was room. */
 static int added(struct sieve *s, uint32_t *place, const uint8_t *t, int64_t n, int64_t asked) {
     int64_t k = s->many, at = s->begin[k];
     if (k >= s->most || at + n + 1 > s->room) return 0;
-    for (int64_t j = 0; j < n; j++) s->blind[at + j] = t[j] >= '0' && t[j] <= '9' ? '0' : t[j];
+    write_blind(t, n, s->blind + at);
     memcpy(s->raw + at, t, (size_t)n);
     s->blind[at + n] = s->raw[at + n] = '\n';
     s->from[k] = asked < 0 ? 0 : s->from[asked], s->to[k] = asked < 0 ? 0 : s->to[asked];
@@ -174,11 +127,10 @@ int64_t sift(struct sieve *s, const uint8_t *text, int64_t size, int64_t at, int
         if (judged == QUIET) continue;
         if (judged == UNJUDGED) fresh -= n + 1;
         if (s->records == s->most_records || s->used + n + 1 > s->most_used) return GIVEN_UP;
-        s->start[s->records] = t - text, s->line[s->records] = line;
         memcpy(s->kept + s->used, t, (size_t)n);
         s->used += n + 1;
         s->kept[s->used - 1] = '\n';
-        s->stop[s->records++] = s->used - 1;
+        s->stop[s->records] = s->used - 1, s->line[s->records++] = line;
     }
     return at < size ? at : size;
 }

@@ -26,19 +26,18 @@ QUIET, LOUD = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """text: records, each with a line feed. Of each: stop, where that stands there; start, where the record stands in the text it is from; line, how
-    many line feeds come before it there. feeds: those of that text."""
+    """text: records, each with a line feed. Of each: stop, where that stands there; line, how many line feeds come before it in the text it is from.
+    feeds: those of that text."""
 
     text: bytes
     stop: Sequence[int]
-    start: Sequence[int]
     line: Sequence[int]
     feeds: int
 
     def cleaned(self) -> Left:
         """As patterns see it."""
         text = clean(self.text)
-        return self if text is self.text else Left(text, ends(text), self.start, self.line, self.feeds)
+        return self if text is self.text else Left(text, ends(text), self.line, self.feeds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class Memory(Protocol):
     """What remembers shapes and their verdicts; for one thread at a time."""
 
     def sift(self, payload: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
-        """judge: (verdict, from, to) of each shape it is given, as `Judge.of` tells. None where too much would be left."""
+        """judge: of each shape it is given QUIET or LOUD, and from where to where digits matter in its records. None where too much would be left."""
 
 
 class Sieve:

@@ -24,12 +24,13 @@ EPILOG = """examples:
   defib sql "SELECT * FROM suspects"         anything else
   defib check-log train.out                  what is recognised in a log, and what is not
 """
-WIDTH = 80  # where no terminal tells
 UNWRITABLE = (errno.ENOSPC, errno.EIO, errno.EDQUOT, errno.EFBIG)
 
 
 class Parser(argparse.ArgumentParser):
     """One that repeats what was typed only with control characters escaped: a shell's `*` may have typed it."""
+
+    _width: int | None = 80  # None: the terminal's
 
     def error(self, message: str) -> NoReturn:
         """What cannot be parsed, and the exit code for it."""
@@ -38,8 +39,18 @@ class Parser(argparse.ArgumentParser):
         super().error(safe(message))
 
     def _get_formatter(self) -> argparse.HelpFormatter:
-        """As the library does it, for every option that is added; but its way to a terminal's width loads four libraries."""
-        return self.formatter_class(prog=self.prog, width=_columns() - 2)  # type: ignore[call-arg]  # the stub knows only `prog`
+        """As the library does it, for every option that is added; but how wide a terminal is matters, and costs four libraries, for help alone."""
+        return self.formatter_class(prog=self.prog, width=self._width)  # type: ignore[call-arg]  # the stub knows only `prog`
+
+    def format_usage(self) -> str:
+        """Made for the terminal."""
+        self._width = None
+        return super().format_usage()
+
+    def format_help(self) -> str:
+        """Made for the terminal."""
+        self._width = None
+        return super().format_help()
 
     def _print_message(self, message: str, file: Any = None) -> None:
         """As the library does it, but a help text that standard output does not take is not passed over."""
@@ -47,17 +58,6 @@ class Parser(argparse.ArgumentParser):
             super()._print_message(message, file)
         elif message:
             sys.stdout.write(message)
-
-
-def _columns() -> int:
-    """How wide the terminal is."""
-    told = os.environ.get("COLUMNS", "")
-    if told.isascii() and told.isdigit() and int(told):
-        return int(told)
-    try:
-        return os.get_terminal_size(sys.__stdout__.fileno()).columns or WIDTH  # type: ignore[union-attr]  # None where there is none
-    except (AttributeError, ValueError, OSError):
-        return WIDTH
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -108,6 +108,7 @@ def test_the_sdist_can_be_built_from(built: Path) -> None:
         "src/defib/__init__.py",
         "engine/core.py",
         "adapters/wire.py",
+        "adapters/blind.h",
         "adapters/collect.c",
         "adapters/fields.c",
         "adapters/shapes.c",
