@@ -50,6 +50,11 @@ class Memory:
         self._judged = 0  # of the shapes
         self._kept: Any = ()
 
+    @property
+    def shapes(self) -> int:
+        """How many it remembers."""
+        return int(self._s.many)
+
     def sift(self, text: bytes, judge: Callable[[Shapes], Iterable[tuple[int, int, int]]]) -> Left | None:
         """As `engine.sieve.Memory` has it."""
         s, at, size = self._s, 0, len(text)

@@ -19,6 +19,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+from tests.needs import root as root  # a fixture
 
 from defib.adapters import rulefiles
 from defib.engine import core, identity, proof, rulecheck, scan

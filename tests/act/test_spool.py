@@ -13,7 +13,7 @@ from defib.adapters.act import spool
 from defib.adapters.act.spool import AT_ONCE, BAD, DONE, LETTER_MAX, Spool
 
 NOBODY = pwd.getpwnam("nobody")
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="files of other owners can only be made by root")
+root_only = pytest.mark.usefixtures("root")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.conftest import CLASSES, Kit, batch_of, kit
+from tests.needs import lacking
 
 from defib.adapters import native, rulefiles
 from defib.engine import hits, match, plan, proof, scan
@@ -63,7 +64,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def system(cache: Path) -> Library:
     library = native.library(cache)
     if library is None:
-        pytest.skip(native.told(cache))
+        lacking("native", native.told(cache))
     return library
 
 
@@ -120,6 +121,9 @@ def test_what_a_library_promises(library: Library) -> None:
     db = library.load(library.compiled([(7, b"ab+", MULTILINE), (9, b"x", ONCE)]))
     ids, ends = db.scan(memoryview(b"-abb\nxx\n")[1:])
     assert sorted(zip(ends, ids, strict=True)) == [(2, 7), (3, 7), (5, 9)]
+    placed = library.load(library.compiled([(7, b"ab+", MULTILINE | hs.HS_FLAG_SOM_LEFTMOST), (9, b"x", MULTILINE)]))
+    spans = placed.spans(memoryview(b"-abb\nxx\n"))
+    assert sorted(zip(*spans, strict=True)) == [(7, 1, 3), (7, 1, 4), (9, 0, 6), (9, 0, 7)]
     assert db.few(b"abb\n", 2) == [(2, 7), (3, 7)]
     assert db.few(b"abb\n", 1) is None
     assert db.scan(b"quiet\n")[0].tolist() == []

@@ -8,6 +8,7 @@ from array import array
 
 import pytest
 from tests.conftest import Kit, kit
+from tests.needs import lacking
 from tests.unit.test_match import RULES
 
 from defib.adapters import rulefiles
@@ -26,7 +27,7 @@ LAST = """
 def sorter(request: pytest.FixtureRequest) -> Sorter:
     found = PlainSorter() if request.param == "plain" else rulefiles.sorter()
     if request.param != "plain" and isinstance(found, PlainSorter):
-        pytest.skip("the helper needs a C compiler")
+        lacking("native", "the helper needs a C compiler")
     return found
 
 
@@ -40,8 +41,44 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 def storm(lines: list[str], rng: random.Random, size: int) -> bytes:
     """Some of the lines again and again, with other digits each time."""
     some = [rng.choice(lines) for _ in range(rng.choice((3, 20, 60)))]
-    told = (re.sub("[0-9]", lambda m: rng.choice((m[0], "0", "1", "7", "9")), rng.choice(some)) for _ in range(size))
-    return "".join(f"{line}\n" for line in told).encode()
+    return "".join(f"{digits(rng.choice(some), rng)}\n" for _ in range(size)).encode()
+
+
+WORDS = [
+    "ERROR",
+    "DISK",
+    "RETRY",
+    "AGAIN",
+    "WRAPPED",
+    "CALM 5",
+    "QUIET",
+    "REALLY",
+    "LAST",
+    "CODE 4",
+    "NOT 7",
+    "",
+    "12 ",
+]
+
+
+def with_last(last: str = LAST) -> dict[str, str]:
+    """Rules of which some ask for digits."""
+    return RULES | {"signatures/s.yaml": RULES["signatures/s.yaml"].rstrip() + last}
+
+
+def worded(rng: random.Random) -> list[str]:
+    """Lines of words that the rules know."""
+    return [" ".join(rng.choice(WORDS) for _ in range(rng.randrange(6))) for _ in range(40)]
+
+
+def known(k: Kit) -> list[str]:
+    """Lines that the rules tell as examples and near-misses."""
+    return sorted({e.line for r in k.book.rules for e in (*r.hits, *r.misses) if "\n" not in e.line})
+
+
+def digits(line: str, rng: random.Random) -> str:
+    """The same with other digits."""
+    return re.sub("[0-9]", lambda m: rng.choice((m[0], "0", "1", "7", "9")), line)
 
 
 def same(k: Kit, sorter: Sorter, text: bytes) -> int:
@@ -58,34 +95,14 @@ def same(k: Kit, sorter: Sorter, text: bytes) -> int:
 @pytest.mark.parametrize("seed", range(25))
 def test_shipped_rules(seed: int, shipped: Kit, sorter: Sorter) -> None:
     rng = random.Random(seed)
-    lines = sorted({e.line for r in shipped.book.rules for e in (*r.hits, *r.misses) if "\n" not in e.line})
-    made = same(shipped, sorter, storm(lines, rng, 3000))
+    made = same(shipped, sorter, storm(known(shipped), rng, 3000))
     assert 0 < made < 3000
 
 
 @pytest.mark.parametrize("seed", range(25))
 def test_rules_that_ask_for_digits_and_one_that_no_literal_leads_to(seed: int, sorter: Sorter) -> None:
-    rules = dict(RULES)
-    rules["signatures/s.yaml"] = RULES["signatures/s.yaml"].rstrip() + LAST
-    k = kit(rules)
     rng = random.Random(seed)
-    words = [
-        "ERROR",
-        "DISK",
-        "RETRY",
-        "AGAIN",
-        "WRAPPED",
-        "CALM 5",
-        "QUIET",
-        "REALLY",
-        "LAST",
-        "CODE 4",
-        "NOT 7",
-        "",
-        "12 ",
-    ]
-    lines = [" ".join(rng.choice(words) for _ in range(rng.randrange(6))) for _ in range(40)]
-    same(k, sorter, storm(lines, rng, 600))
+    same(kit(with_last()), sorter, storm(worded(rng), rng, 600))
 
 
 def test_a_text_of_too_many_shapes_or_records_is_left_alone(sorter: Sorter) -> None:

@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import random
-import re
+from collections.abc import Sequence
 from pathlib import Path
 
+import hyperscan as hs
 import pytest
-from tests.adapters.test_shorter import LAST
+from tests.adapters.test_shorter import LAST, digits, known, with_last, worded
 from tests.conftest import Kit, kit
-from tests.unit.test_match import RULES
+from tests.needs import lacking
 
 from defib.adapters import matching, nativesieve, rulefiles
 from defib.adapters.logfiles import LogFile
 from defib.engine import plan, scan, sieve
+from defib.engine.finder import MULTILINE
+from defib.engine.library import BINDING, Entry
 from defib.engine.match import Matcher
-from defib.engine.sieve import Memory
+from defib.engine.plan import ASKED_ANYWHERE, ASKED_HERE
+
+QUIET = "step 3/40 of a longer record in which nobody finds a thing"
+UNLOOSENED = r"""
+          - {id: s.odd, title: t, pattern: 'PORT \x37', role: root, class: user-code, hits: [PORT 7], misses: [PORT 8]}
+"""
 
 
 @pytest.fixture(autouse=True)
@@ -29,75 +37,81 @@ def always(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def memory() -> Memory:
-    found = rulefiles.memory()
-    if found is None:
-        pytest.skip("the sieve needs a C compiler")
-    return found
+def memory() -> nativesieve.Memory:
+    made = rulefiles.memory()
+    if made is None:
+        lacking("native", "the sieve needs a C compiler")
+    assert isinstance(made, nativesieve.Memory)
+    return made
 
 
-def found(k: Kit, path: Path, memory: Memory | None, *, each: bool) -> tuple[object, list[tuple[int, int]]]:
-    matcher = Matcher(plan.roster(scan.plan(k.book)), k.databases, memory=lambda: memory)
+def matched(k: Kit, memory: nativesieve.Memory | None) -> Matcher:
+    return Matcher(plan.roster(scan.plan(k.book)), k.databases, memory=lambda: memory)
+
+
+def found(matcher: Matcher, path: Path, *, each: bool) -> tuple[object, list[tuple[int, int]]]:
     told: list[tuple[int, int]] = []
     tell = (lambda _file, line, rule: told.append((line, rule))) if each else None
-    (one,) = matching.scan_files(
-        [LogFile(str(path), "a.log", path.stat().st_size, True)], matcher, [], tell, lines=True
-    )
+    log = LogFile(str(path), "a.log", path.stat().st_size, True)
+    (one,) = matching.scan_files([log], matcher, [], tell, lines=True)
     return one.rules, told
+
+
+def same(k: Kit, memory: nativesieve.Memory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Compares what is found with and without the sieve, which must have left something out."""
+    out = 0
+    sift = nativesieve.Memory.sift
+
+    def counted(self: nativesieve.Memory, payload: bytes, judge: object) -> object:
+        nonlocal out
+        left = sift(self, payload, judge)  # type: ignore[arg-type]
+        out += len(payload) - len(left.text) if left is not None else 0
+        return left
+
+    monkeypatch.setattr(nativesieve.Memory, "sift", counted)
+    with_it, without = matched(k, memory), matched(k, None)
+    for each in (False, True):
+        assert found(with_it, path, each=each) == found(without, path, each=each)
+    assert out > 0
 
 
 def log(lines: list[str], rng: random.Random, size: int) -> bytes:
     """Some of the lines again and again, with other digits, escapes and line ends."""
-    some = [rng.choice(lines) for _ in range(rng.choice((3, 20, 60)))]
+    some = [QUIET, *(rng.choice(lines) for _ in range(rng.choice((3, 20, 60))))]
     some += [f"\x1b[3{k}m{line}\0 \x1b[0m" for k, line in enumerate(some[:2])]
     ends = rng.choice((["\n"], ["\r"], ["\n", "\r", "\r\n"]))
-    out = []
-    for _ in range(size):
-        line = re.sub("[0-9]", lambda m: rng.choice((m[0], "0", "1", "7", "9")), rng.choice(some))
-        out.append(line + rng.choice(ends))
-    return "".join(out).encode()
+    return "".join(digits(rng.choice(some), rng) + rng.choice(ends) for _ in range(size)).encode()
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shipped_rules(
+    seed: int, shipped: Kit, memory: nativesieve.Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(seed)
+    path = tmp_path / "a.log"
+    path.write_bytes(log(known(shipped), rng, 2000))
+    same(shipped, memory, path, monkeypatch)
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_shipped_rules(seed: int, shipped: Kit, memory: Memory, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "last", [LAST.rpartition("          - ")[0], LAST, UNLOOSENED], ids=["code", "any", "unloosened"]
+)
+def test_rules_that_ask_for_digits(
+    seed: int, last: str, memory: nativesieve.Memory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     rng = random.Random(seed)
-    lines = sorted({e.line for r in shipped.book.rules for e in (*r.hits, *r.misses) if "\n" not in e.line})
     path = tmp_path / "a.log"
-    path.write_bytes(log(lines, rng, 2000))
-    for each in (False, True):
-        assert found(shipped, path, memory, each=each) == found(shipped, path, None, each=each)
+    lines = [line + rng.choice(("", "", " PORT 1")) for line in worded(rng)]
+    text = log(lines, rng, 900)
+    path.write_bytes(text if last != LAST else text + b"a line with no digit\n" * 50)
+    same(kit(with_last(last)), memory, path, monkeypatch)
 
 
-@pytest.mark.parametrize("seed", range(60))
-def test_rules_that_ask_for_digits(seed: int, memory: Memory, tmp_path: Path) -> None:
-    rules = dict(RULES)
-    rules["signatures/s.yaml"] = RULES["signatures/s.yaml"].rstrip() + (
-        LAST if seed % 2 else LAST.rpartition("          - ")[0]
-    )
-    k = kit(rules)
-    rng = random.Random(seed)
-    words = [
-        "ERROR",
-        "DISK",
-        "RETRY",
-        "AGAIN",
-        "CALM 5",
-        "LAST",
-        "CODE 4",
-        "NOT 7",
-        "",
-        "12 ",
-        "step 3/40 of a longer record",
-    ]
-    lines = [" ".join(rng.choice(words) for _ in range(rng.randrange(6))) for _ in range(40)]
-    path = tmp_path / "a.log"
-    path.write_bytes(log(lines, rng, 900))
-    for each in (False, True):
-        assert found(k, path, memory, each=each) == found(k, path, None, each=each)
-
-
-def test_quiet_shapes_are_left_out_and_those_where_a_digit_matters_told_apart(shipped: Kit, memory: Memory) -> None:
-    matcher = Matcher(plan.roster(scan.plan(shipped.book)), shipped.databases, memory=lambda: memory)
+def test_quiet_shapes_are_left_out_and_those_where_a_digit_matters_told_apart(
+    shipped: Kit, memory: nativesieve.Memory
+) -> None:
+    matcher = matched(shipped, memory)
     line = (
         " iteration {:8} | lm loss: 2.3{:04} | number of skipped iterations:   0 | number of nan iterations:   {} |\n"
     )
@@ -110,18 +124,50 @@ def test_quiet_shapes_are_left_out_and_those_where_a_digit_matters_told_apart(sh
     again = matcher.left(quiet + bad + quiet)
     assert again is not None
     assert again.text == bad
-    assert (list(again.start), list(again.line), again.feeds) == ([len(quiet)], [500], 1001)
+    assert (list(again.line), again.feeds) == ([500], 1001)
     assert [matcher.hits(again.text), matcher.hits(bad)] == [matcher.hits(bad)] * 2 != [[], []]
 
 
-def test_it_forgets_when_it_is_full_and_goes_on(shipped: Kit, memory: Memory) -> None:
-    matcher = Matcher(plan.roster(scan.plan(shipped.book)), shipped.databases, memory=lambda: memory)
+def test_it_forgets_when_it_is_full_and_goes_on(shipped: Kit, memory: nativesieve.Memory) -> None:
+    matcher = matched(shipped, memory)
     for k in range(nativesieve.MOST // 50):
         words = (bytes([97 + k // 26 % 26, 97 + k % 26]) + b"x" * n for n in range(60))
         matcher.left(b"".join(word + b"\n" for word in words))
+    assert memory.shapes < nativesieve.MOST // 2, "more shapes than it holds were shown to it"
     left = matcher.left(b"a quiet line\n" * 100)
     assert left is not None
     assert len(left.text) <= 13 * 30
+
+
+def test_a_text_of_which_much_is_left_is_looked_at_whole_and_some_after_it_too(
+    shipped: Kit, memory: nativesieve.Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nativesieve, "SHARE", 4)
+    monkeypatch.setattr(sieve, "PAUSES", (2, 3))
+    matcher = matched(shipped, memory)
+    quiet, diverse = b"a quiet line\n" * 900, b"".join(b"%s%d\n" % (b"y" * n, n) for n in range(300))
+    assert matcher.left(diverse) is None
+    assert [matcher.left(quiet) is None for _ in range(3)] == [True, True, False]
+
+
+def test_what_a_library_cannot_place_is_asked_of_all_of_its_record() -> None:
+    class Placeless:
+        """A library that tells the start of no expression with an `x`."""
+
+        name = "placeless"
+
+        def compiled(self, entries: Sequence[Entry]) -> bytes:
+            if any(flags & hs.HS_FLAG_SOM_LEFTMOST and b"x" in expression for _, expression, flags in entries):
+                raise ValueError("no start")
+            return BINDING.compiled(entries)
+
+        load = staticmethod(BINDING.load)
+
+    doubts = [(0, b"ax0", MULTILINE), (1, b"b0", MULTILINE), (2, scan.ANYTHING, MULTILINE)]
+    ids, starts, ends = BINDING.load(scan._asked(doubts, Placeless())).spans(b"--ax0\n--b0\n")
+    told = set(zip(ids, starts, ends, strict=True))
+    assert {(n, end) for n, _, end in told} == {(ASKED_ANYWHERE, 5), (ASKED_HERE, 10), (ASKED_ANYWHERE, 10)}
+    assert (ASKED_HERE, 8, 10) in told
 
 
 def test_lines_are_counted_over_stretches_that_were_told_and_not(tmp_path: Path) -> None:

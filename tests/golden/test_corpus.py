@@ -25,7 +25,8 @@ FLOORS = {"verdict group": 0.93, "class": 0.90, "cause line within 3": 0.85, "fr
 
 pytestmark = [
     pytest.mark.skipif(
-        not (CORPUS / "manifest.tsv").is_file(), reason=f"{CORPUS}: the shared corpus is not on this machine"
+        not (CORPUS / "manifest.tsv").is_file(),
+        reason="the corpus lies outside the repository, and not on this machine",
     ),
     pytest.mark.timeout(300),
 ]

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.needs import lacking
 
 from defib.adapters import rulefiles
 from defib.adapters.nativefields import Fields, kernel
@@ -39,7 +40,7 @@ def c(tmp_path_factory: pytest.TempPathFactory) -> Fields:
     folder.chmod(0o700)
     found = kernel(folder)
     if found is None:
-        pytest.skip("the kernel needs a C compiler")
+        lacking("native", "the kernel needs a C compiler")
     return found
 
 

@@ -188,7 +188,7 @@ def test_only_root_speaks_to_root(tmp_path: Path) -> None:
     assert trust.faults([path], 1000) == [], "who is not root trusts what he was told to read"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to somebody else")
+@pytest.mark.usefixtures("root")
 def test_a_rule_of_somebody_else_is_refused(tmp_path: Path) -> None:
     rule = tmp_path / "rules" / "a.yaml"
     rule.parent.mkdir()

@@ -108,7 +108,7 @@ def talk(s: socket.socket) -> None:
     s.close()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+@pytest.mark.usefixtures("root")
 def test_another_user_is_refused(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o755)
     server = StatusServer(str(tmp_path / NAME))

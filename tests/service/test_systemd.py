@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from tests.needs import lacking
 
 from defib.adapters.systemd import Notifier, unit
 
@@ -57,7 +58,7 @@ def test_the_unit_is_hardened() -> None:
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:
-        pytest.skip("there is no systemd-analyze here")
+        lacking("systemd", "there is no systemd-analyze here")
     path = tmp_path / "defib.service"
     path.write_text(unit("/bin/true"))
     done = subprocess.run([tool, "verify", path], capture_output=True, text=True, check=False, timeout=60)

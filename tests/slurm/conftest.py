@@ -1,12 +1,12 @@
-"""A real Slurm for the tests that need one. Where none can run they are skipped with the reason; with DEFIB_REQUIRE_SLURM=1 that is a failure."""
+"""A real Slurm for the tests that need one. Where none can run they are skipped with the reason; where DEFIB_REQUIRE names `slurm` that is a failure."""
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
+from tests.needs import lacking
 from tests.slurm.bed import Bed, missing
 
 from defib.adapters.slurm.calls import Commands
@@ -17,9 +17,7 @@ from defib.engine.jobs import ClusterRead, JobFacts
 def made(**options: object) -> Iterator[Bed]:
     """A cluster that is up, and gone afterwards."""
     if (why := missing()) is not None:
-        if os.environ.get("DEFIB_REQUIRE_SLURM") == "1":
-            pytest.fail(f"DEFIB_REQUIRE_SLURM=1, but no Slurm can run here: {why}")
-        pytest.skip(f"no real Slurm here: {why}")
+        lacking("slurm", f"no Slurm can run here: {why}")
     bed = Bed(**options).start()  # type: ignore[arg-type]
     try:
         yield bed

@@ -8,11 +8,13 @@ from tests.slurm import bed, conftest
 
 def test_it_is_skipped_with_the_reason_or_fails_where_it_must_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(conftest, "missing", lambda: "not installed: slurmctld")
-    monkeypatch.delenv("DEFIB_REQUIRE_SLURM", raising=False)
-    with pytest.raises(pytest.skip.Exception, match="no real Slurm here: not installed: slurmctld"):
+    monkeypatch.setenv("DEFIB_REQUIRE", "root,native")
+    with pytest.raises(pytest.skip.Exception, match=r"^no Slurm can run here: not installed: slurmctld"):
         next(conftest.made())
-    monkeypatch.setenv("DEFIB_REQUIRE_SLURM", "1")
-    with pytest.raises(pytest.fail.Exception, match="no Slurm can run here: not installed: slurmctld"):
+    monkeypatch.setenv("DEFIB_REQUIRE", "slurm,native")
+    with pytest.raises(
+        pytest.fail.Exception, match=r"^DEFIB_REQUIRE names slurm, but no Slurm can run here: not installed: slurmctld"
+    ):
         next(conftest.made())
 
 
